@@ -17,6 +17,7 @@ use crate::base::clock::{self, Clock};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::encoding::key::Key;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::lease::keeper::explored as keeper;
 use crate::lease::term::Term;
 use crate::record::{
@@ -24,7 +25,7 @@ use crate::record::{
     ReleaseTo, Removed, Renewal,
 };
 use crate::runtime::background::Background;
-use crate::runtime::flight::{ClaimContent, Flights, Turn};
+use crate::runtime::flight::{Flights, Turn};
 use crate::runtime::rejected::Rejected;
 use crate::store::{MemoryStore, Store};
 
@@ -327,7 +328,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                 // This call must not get the outcome of a life that is over now.
                 let begun = key.lock().unwrap().lives;
                 let deadline = Some(clock::after(clock::now(), LONG));
-                let mut seat = flights.join(content());
+                let mut seat = flights.join(question());
                 let mut first = seat.is_first();
                 loop {
                     if !std::mem::replace(&mut first, false) {
@@ -406,20 +407,35 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
         ];
         at_once(futures);
         assert!(
-            flights.join(content()).is_first(),
+            flights.join(question()).is_first(),
             "a flight was left behind"
         );
     });
 }
 
-fn content() -> ClaimContent {
-    ClaimContent {
-        id: id("k"),
-        fingerprint: None,
-        take_over: true,
-        take_over_after: None,
-        max_attempts: None,
-        must_be_issued: false,
+/// A call whose claim gets no answer learns from another call that the store gives none.
+#[test]
+fn flights_that_the_store_gives_no_answer_ends_each_claim_that_is_under_way() {
+    explore(|| {
+        let flights = Arc::new(Flights::new());
+        let asks = flights.join(question());
+        let other = flights.join(question());
+        let asking = thread::spawn(move || {
+            let answer = block_on(asks.while_asking(std::future::pending::<()>()));
+            assert!(matches!(answer, Err(Rejected::Store(_))));
+        });
+        other.share(Rejected::Store(StoreError::new(
+            StoreErrorKind::Timeout,
+            "",
+        )));
+        asking.join().unwrap();
+    });
+}
+
+fn question() -> Claim {
+    Claim {
+        owner: Owner::NOBODY,
+        ..claim("k")
     }
 }
 

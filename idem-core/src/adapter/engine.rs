@@ -1,9 +1,8 @@
 //! What a layer uses besides the public API.
 
 pub(crate) use crate::base::{clock, sync};
-pub(crate) use crate::call::body;
-pub(crate) use crate::call::holder::unstopped;
-pub(crate) use crate::call::judge::{Answer, Ending, Handling, RETRIED, StepLeft, TryEnd, give};
+pub(crate) use crate::call::body::{self, BodyExit};
+pub(crate) use crate::call::judge::{Answer, Ending, Handling, RETRIED, StepLeft, give};
 pub(crate) use crate::call::keeping::Policy;
 pub(crate) use crate::call::owned::{
     CALLER_DROPPED, COMMIT_REFUSED, ERROR_KEPT, EXECUTED, RELEASED,

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::call::judge::Reruns;
+
 /// Makes the body of a call, which is in a box.
 ///
 /// A future that contained its body would contain all calls in it. The compiler looks through such
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) trait Bodies {
     type Body: Future + Unpin;
     /// Whether the body can run more than once.
-    const REPEATS: bool;
+    const RERUNS: Reruns;
 
     /// Returns the body of the next try.
     fn next(&mut self) -> Option<Self::Body>;
@@ -21,7 +23,7 @@ pub(crate) struct Once<F>(pub(crate) Option<F>);
 
 impl<F: FnOnce() -> Body, Body: Future + Unpin> Bodies for Once<F> {
     type Body = Body;
-    const REPEATS: bool = false;
+    const RERUNS: Reruns = Reruns::Never;
 
     fn next(&mut self) -> Option<Body> {
         self.0.take().map(|make| make())
@@ -33,7 +35,7 @@ pub(crate) struct Repeated<F>(pub(crate) F);
 
 impl<F: FnMut() -> Body, Body: Future + Unpin> Bodies for Repeated<F> {
     type Body = Body;
-    const REPEATS: bool = true;
+    const RERUNS: Reruns = Reruns::Can;
 
     fn next(&mut self) -> Option<Body> {
         Some(self.0())

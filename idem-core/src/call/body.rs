@@ -8,14 +8,15 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 
+use crate::error::Error;
 use crate::lease::term::Term;
 
 /// How a body ended.
 pub(crate) enum BodyExit<T> {
     /// It returned.
     Returned(T),
-    /// It was stopped, because its lease was lost.
-    Lost,
+    /// It was stopped, because its lease was lost. The caller gets this error.
+    Lost(Error),
     /// It panicked.
     Panicked(Box<dyn Any + Send>),
 }
@@ -47,12 +48,12 @@ pub(crate) struct RunningBody<'a, F> {
 
 impl<F: Future> RunningBody<'_, F> {
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<BodyExit<F::Output>> {
-        if self.term.is_some_and(Term::is_lost) {
-            return Poll::Ready(BodyExit::Lost);
+        if let Some(term) = self.term.filter(|term| term.is_lost()) {
+            return Poll::Ready(BodyExit::Lost(term.lost_error()));
         }
         let Some(running) = self.body.as_mut().as_pin_mut() else {
             // Callers always pass a body, so this does not happen.
-            return Poll::Ready(BodyExit::Lost);
+            return Poll::Pending;
         };
         // The body is not polled again after a panic, so nothing sees its half-done state.
         match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
@@ -62,7 +63,8 @@ impl<F: Future> RunningBody<'_, F> {
                     return Poll::Pending;
                 };
                 let lost = self.lost.get_or_insert_with(|| term.lost().boxed());
-                lost.as_mut().poll(context).map(|()| BodyExit::Lost)
+                let lost = lost.as_mut().poll(context);
+                lost.map(|()| BodyExit::Lost(term.lost_error()))
             }
             Err(panic) => Poll::Ready(BodyExit::Panicked(panic)),
         }
@@ -124,7 +126,10 @@ mod tests {
                     (does, exit),
                     (Does::Returns, BodyExit::Returned(()))
                         | (Does::Panics, BodyExit::Panicked(_))
-                        | (Does::Waits, BodyExit::Lost)
+                        | (
+                            Does::Waits,
+                            BodyExit::Lost(Error::LeaseLost { attempt: 1, .. })
+                        )
                 ));
             }
             assert!(body.is_none());

@@ -2,20 +2,19 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::future::{Future, pending};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::race::first;
 use crate::call::body::{self, BodyExit};
-use crate::call::judge::{Answer, Ending, GiveUp, Handling, RETRIED, StepLeft, TryEnd};
+use crate::call::judge::{Answer, Ending, GiveUp, Handling, RETRIED, StepLeft};
 use crate::call::owned::{LEASE_LOST, Owned};
-use crate::error::Error;
-use crate::observe::{self, BodyWatch, Event, Observer};
-use crate::policy::errors::{ErrorAction, Then};
+use crate::observe::{BodyWatch, Event, Observer};
+use crate::policy::errors::ErrorAction;
 use crate::runtime::Runtime;
-use crate::task::current::{Around, Call, HeldBy};
+use crate::task::current::{Around, Call, HeldBy, RECORDED};
 use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
 
@@ -57,35 +56,17 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// Adds the attempt to the span of the call, if it has one.
-    pub(crate) fn trace(&self, is_traced: bool) {
-        if let (Self::Lease(owned), true) = (self, is_traced) {
-            observe::span_has_attempt(owned.term().attempt);
-        }
-    }
-
-    /// The disposition of an error that the policy does not list.
-    pub(crate) fn unlisted(&self) -> Then {
-        match self {
-            Self::Nobody { .. } => Then::Release,
-            Self::Lease(owned) => owned.runtime().config.unlisted,
-        }
-    }
-
-    /// The error of a caller whose body is stopped from outside.
-    pub(crate) fn lost_error(&self) -> Option<Error> {
+    /// The owner, if somebody holds the record.
+    pub(crate) fn owned(&self) -> Option<&Owned> {
         match self {
             Self::Nobody { .. } => None,
-            Self::Lease(owned) => Some(owned.term().lost_error()),
+            Self::Lease(owned) => Some(owned),
         }
     }
 
     /// The call whose record is held.
     pub(crate) fn call(&self) -> Option<&Call> {
-        match self {
-            Self::Nobody { .. } => None,
-            Self::Lease(owned) => Some(owned.call()),
-        }
+        self.owned().map(Owned::call)
     }
 
     /// Reports an event of the call.
@@ -100,26 +81,25 @@ impl<'a> Holder<'a> {
     }
 
     /// Runs the body once, and stops it if the lease is lost.
-    pub(crate) async fn run_body<R, Body>(&mut self, body: Pin<&mut Option<Body>>) -> TryEnd<R>
+    pub(crate) async fn run_body<R, Body>(&mut self, body: Pin<&mut Option<Body>>) -> BodyExit<R>
     where
         Body: Future<Output = R>,
     {
         match self {
             Self::Nobody { call, .. } => {
                 let around = call.clone().map_or_else(Around::keyless, Around::of);
-                unstopped(around.run(body::run(None, body)).await).await
+                around.run(body::run(None, body)).await
             }
             Self::Lease(owned) => {
                 let watch = BodyWatch::start();
                 let call = owned.call();
                 let stops_with = call.stops_with().map(|term| &**term);
-                let end = call.around(body::run(stops_with, body)).await;
+                let exit = call.around(body::run(stops_with, body)).await;
                 watch.stop(call.id());
-                match end {
-                    BodyExit::Returned(returned) => TryEnd::Returned(returned),
-                    BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
-                    BodyExit::Lost => TryEnd::Stopped(owned.lost()),
+                if let BodyExit::Lost(_) = exit {
+                    owned.lost();
                 }
+                exit
             }
         }
     }
@@ -127,21 +107,17 @@ impl<'a> Holder<'a> {
     /// Waits for the next try. No body runs between two tries, so a call that ends here gives its
     /// key up. Returns `false` if there is no next try, because the lease was lost.
     pub(crate) async fn pause(&mut self, pause: Duration, give_up: GiveUp) -> bool {
-        match self {
-            Self::Nobody { .. } => {
-                tokio::time::sleep(pause).await;
-                true
-            }
-            Self::Lease(owned) => {
-                owned.retries();
-                owned.pend(StepLeft::GiveUp(give_up));
-                let goes_on = owned.wait_for_next_try(pause).await;
-                if goes_on {
-                    owned.pend(StepLeft::Running);
-                }
-                goes_on
-            }
+        let Self::Lease(owned) = self else {
+            tokio::time::sleep(pause).await;
+            return true;
+        };
+        owned.retries();
+        owned.pend(StepLeft::GiveUp(give_up));
+        let goes_on = owned.wait_for_next_try(pause).await;
+        if goes_on {
+            owned.pend(StepLeft::Running);
         }
+        goes_on
     }
 
     /// Sets what is left to do to the record. If the call is dropped before
@@ -186,7 +162,7 @@ impl Owned {
         };
         // If a transaction of this try recorded the outcome, no body runs again, and the store
         // refuses the next step.
-        if call.is_recorded() && !self.is_in_flight().await {
+        if call.has(RECORDED) && !self.is_in_flight().await {
             return false;
         }
         first(term.lost(), tokio::time::sleep(pause)).await;
@@ -197,15 +173,5 @@ impl Owned {
             return false;
         }
         true
-    }
-}
-
-/// The end of a body that no lease can stop.
-pub(crate) async fn unstopped<R>(exit: BodyExit<R>) -> TryEnd<R> {
-    match exit {
-        BodyExit::Returned(returned) => TryEnd::Returned(returned),
-        BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
-        // Callers always pass a body, so this does not happen.
-        BodyExit::Lost => pending().await,
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+use crate::call::body::BodyExit;
 use crate::call::keeping::Policy;
 use crate::call::recorded::Recorded;
 use crate::call::witness::{Witness, outcome_of};
@@ -14,19 +15,11 @@ use crate::outcome::Storable;
 use crate::outcome::codec::{CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::record::Encoded;
-use crate::task::current::{self, Call};
+use crate::task::current::{self, Call, OMITS, RECONCILED, RECORDED, TAINTED, UNRECONCILED};
 use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::watch::{self, Seen};
 
 pub(crate) const RETRIED: Event = Event::info("retried");
-
-/// How a try of a body ended.
-pub(crate) enum TryEnd<R> {
-    Returned(R),
-    Panicked(Panic),
-    /// The body was stopped because its lease was lost. The caller gets this error.
-    Stopped(Error),
-}
 
 pub(crate) type Panic = Box<dyn Any + Send>;
 
@@ -134,12 +127,13 @@ pub(crate) type Report<'a> = &'a dyn Fn(Event, Option<&dyn Display>);
 
 impl Facts {
     fn of(call: Option<&Call>, reruns: Reruns) -> Self {
+        let has = |event| call.is_some_and(|call| call.has(event));
         Self {
             has_record: call.is_some(),
             reruns,
-            is_unreconciled: call.is_some_and(Call::is_unreconciled),
-            is_recorded: call.is_some_and(Call::is_recorded),
-            omits_outcome: call.is_some_and(Call::omits_outcome),
+            is_unreconciled: has(UNRECONCILED),
+            is_recorded: has(RECORDED),
+            omits_outcome: has(OMITS),
         }
     }
 
@@ -249,16 +243,16 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         call: Option<&Call>,
         reruns: Reruns,
         tries: &mut Tries,
-        end: TryEnd<R>,
+        exit: BodyExit<R>,
         report: Report<'_>,
     ) -> (Ruling, Answer<T, E>) {
         let facts = Facts::of(call, reruns);
-        let (end, answer) = match end {
-            TryEnd::Stopped(error) => {
+        let (end, answer) = match exit {
+            BodyExit::Lost(error) => {
                 return (Ruling::Over(Ending::Nothing), Ok(Err(self.fail(error))));
             }
-            TryEnd::Panicked(panic) => (End::Panic, Err(panic)),
-            TryEnd::Returned(returned) => match (self.witness.split)(returned) {
+            BodyExit::Panicked(panic) => (End::Panic, Err(panic)),
+            BodyExit::Returned(returned) => match (self.witness.split)(returned) {
                 Ok(value) => (End::Value, Ok(Ok(value))),
                 Err(error) if facts.asks_policy() => {
                     let asked = catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error)));
@@ -273,7 +267,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         };
         match end {
             End::Panic => report(Event::warn("panicked"), None),
-            End::Value if call.is_some_and(Call::is_reconciled) => {
+            End::Value if call.is_some_and(|call| call.has(RECONCILED)) => {
                 report(Event::info("reconciled"), None);
             }
             End::Value | End::Error(_) => {}
@@ -291,11 +285,11 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         &self,
         call: Option<&Call>,
         unlisted: Then,
-        end: TryEnd<R>,
+        exit: BodyExit<R>,
         report: Report<'_>,
     ) -> (Ending, Answer<T, E>) {
         let mut tries = Tries::new(unlisted);
-        match self.judge(call, Reruns::InTransaction, &mut tries, end, report) {
+        match self.judge(call, Reruns::InTransaction, &mut tries, exit, report) {
             (Ruling::Over(ending), answer) => (ending, answer),
             (Ruling::Retry { give_up, .. }, answer) => (Ending::GiveUp(give_up), answer),
         }
@@ -347,7 +341,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         let Some(error_codec) = &self.policy.error_codec else {
             return Err("its policy says that no error of this type is kept".into());
         };
-        if call.is_tainted() {
+        if call.has(TAINTED) {
             return Err(
                 "a guarded call inside of it failed with an error of idem, which is never kept"
                     .into(),

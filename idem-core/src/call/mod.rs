@@ -13,7 +13,6 @@ pub(crate) mod keeping;
 pub(crate) mod lookup;
 pub(crate) mod owned;
 pub(crate) mod part;
-pub(crate) mod pending_claim;
 pub(crate) mod prepared;
 pub(crate) mod reconcile;
 pub(crate) mod recorded;

@@ -58,8 +58,6 @@ pub(crate) struct ClaimedLease {
 
 /// The owner's end of a record in flight.
 pub(crate) struct Owned {
-    // Dropped before the runtime: its keepers end when the runtime is dropped, and by then no lease
-    // may be left.
     pub(super) enrolled: Enrolled,
     pub(super) call: Call,
     pub(super) observer: Observer,
@@ -162,13 +160,10 @@ impl Owned {
     /// Has the key of a holder that is gone released, unless it was. If the lease is lost, there is
     /// nothing to release.
     pub(crate) fn pend_release(&mut self) {
-        if !matches!(self.pending, StepLeft::Running) {
-            return;
-        }
-        if self.term().is_lost() {
-            self.lost();
-        } else {
-            self.pending = StepLeft::GiveUp(GiveUp::Release);
+        match self.pending {
+            StepLeft::Running if self.term().is_lost() => self.lost(),
+            StepLeft::Running => self.pending = StepLeft::GiveUp(GiveUp::Release),
+            _ => {}
         }
     }
 
@@ -201,19 +196,11 @@ impl Owned {
     /// background. Returns `false` if the step was a commit and is not recorded yet.
     pub(crate) async fn settle(&mut self) -> bool {
         let commits = matches!(self.pending, StepLeft::Commit { .. });
-        let tried = self.send().await;
-        let is_recorded = !commits || matches!(tried, Tried::Over(Ownership::Held));
-        match tried {
-            Tried::Over(ownership) => self.finish(ownership),
-            // The step stays set, so that dropping this continues it.
-            Tried::Failed(error) => self.delayed(&error),
-            Tried::Hopeless(error) => self.give_up(&error),
-        }
-        is_recorded
+        let settled = self.settle_by_hand().await;
+        !commits || settled.is_ok()
     }
 
-    /// Tries the step once, for leases that the application holds by hand. The caller gets the
-    /// failure, and may try again.
+    /// Tries the step once, for a caller that gets the failure and may try again.
     pub(crate) async fn settle_by_hand(&mut self) -> Result<(), Error> {
         match self.send().await {
             Tried::Over(ownership) => {
@@ -223,29 +210,22 @@ impl Owned {
                     Ownership::Lost => Err(self.term().lost_error()),
                 }
             }
+            // The step stays set, so that dropping this continues it.
             Tried::Failed(error) => {
                 self.delayed(&error);
                 Err(Rejected::Store(error).error(&self.term().id))
             }
             Tried::Hopeless(error) => {
                 self.give_up(&error);
-                let id = &self.term().id;
-                Err(Error::Codec {
-                    operation: id.name().into(),
-                    key: id.digest(),
-                    reason: error.to_string().into(),
-                    is_message: false,
-                })
+                Err(Error::unreadable(&self.term().id, &error.to_string()))
             }
         }
     }
 
-    /// Reports that the body was stopped because the lease was lost, and returns that error.
-    pub(crate) fn lost(&mut self) -> Error {
+    /// Reports that the body was stopped because the lease was lost. Nothing is left to do.
+    pub(crate) fn lost(&mut self) {
         self.pending = StepLeft::Over;
-        let term = self.term();
-        self.report(LEASE_LOST, Some(&term.why_lost()));
-        term.lost_error()
+        self.report(LEASE_LOST, Some(&self.term().why_lost()));
     }
 
     /// Sends what is left to do to the store once.
@@ -326,27 +306,22 @@ impl Owned {
     /// Whether the store would refuse the step each time. A commit without an outcome is not too
     /// large in itself: the store is short of something, which may change.
     fn is_hopeless(&self, error: &StoreError) -> bool {
-        match error.kind() {
-            StoreErrorKind::Unreadable => true,
-            StoreErrorKind::TooLarge => self.is_by_hand,
-            _ => false,
-        }
+        let is_too_large = error.kind() == StoreErrorKind::TooLarge;
+        error.kind() == StoreErrorKind::Unreadable || (is_too_large && self.is_by_hand)
     }
 
     /// Leaves the outcome out of its commit, because a lost outcome is better than a second run of
-    /// the body. Returns `false` if there is none to leave out.
+    /// the body. Returns `false` if there is none to leave out, or if an operator settled it:
+    /// duplicates must get that.
     pub(super) fn leaves_out_outcome(&mut self, why: &StoreError) -> bool {
-        match &mut self.pending {
-            // Duplicates must get the outcome that an operator settled.
-            StepLeft::Commit { outcome, .. } if !self.is_by_hand => {
-                let Some(outcome) = outcome.take() else {
-                    return false;
-                };
-                self.left_out = Some(Box::new((outcome, why.clone())));
-                true
-            }
-            _ => false,
+        if let StepLeft::Commit { outcome, .. } = &mut self.pending
+            && !self.is_by_hand
+            && let Some(outcome) = outcome.take()
+        {
+            self.left_out = Some(Box::new((outcome, why.clone())));
+            return true;
         }
+        false
     }
 
     /// Looks why the store refused a step. A store that repeats a release by itself may find
@@ -383,23 +358,19 @@ impl Owned {
         {
             self.report(NOT_ENCODED, Some(&left_out.1));
         }
+        let step = std::mem::replace(&mut self.pending, StepLeft::Over);
         let mut shared = None;
-        let event = match (&mut self.pending, ownership) {
-            (StepLeft::Commit { .. }, Ownership::Held) if self.is_committed => {
-                self.pending = StepLeft::Over;
-                return;
-            }
+        let event = match (step, ownership) {
+            (StepLeft::Running | StepLeft::Over, _) => return,
+            (StepLeft::Commit { .. }, Ownership::Held) if self.is_committed => return,
             (StepLeft::Commit { outcome, .. }, Ownership::Held) => {
                 self.is_committed = true;
-                let attempt = self.enrolled.term.attempt;
-                let outcome = outcome.take();
+                let attempt = self.term().attempt;
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-                shared = Some(
-                    outcome.map_or(Rejected::Done, |outcome| Rejected::Committed {
-                        attempt,
-                        outcome,
-                    }),
-                );
+                shared = Some(match outcome {
+                    Some(outcome) => Rejected::Committed { attempt, outcome },
+                    None => Rejected::Done,
+                });
                 match is_error {
                     _ if self.is_by_hand => SETTLED,
                     true => ERROR_KEPT,
@@ -412,12 +383,7 @@ impl Owned {
             (StepLeft::GiveUp(GiveUp::Release), _) if self.is_by_hand => RELEASED_BY_HAND,
             (StepLeft::GiveUp(GiveUp::Release), _) => RELEASED,
             (StepLeft::GiveUp(GiveUp::Abandon | GiveUp::Unanswered), _) => Event::info("abandoned"),
-            (StepLeft::Running | StepLeft::Over, _) => {
-                self.pending = StepLeft::Over;
-                return;
-            }
         };
-        self.pending = StepLeft::Over;
         self.enrolled.term.end();
         self.enrolled.stop();
         if shared.is_some() {

@@ -37,7 +37,7 @@ impl BodyPart {
         let part = pin!(Some(part));
         match inherited.around(body::run(term.as_deref(), part)).await {
             BodyExit::Returned(output) => Some(output),
-            BodyExit::Lost => None,
+            BodyExit::Lost(_) => None,
             BodyExit::Panicked(panic) => resume_unwind(panic),
         }
     }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use tracing::Span;
+
 use crate::error::Error;
 use crate::observe::{Event, Observer};
 use crate::runtime::Runtime;
@@ -27,6 +29,23 @@ pub(crate) enum Prepared<'a> {
 }
 
 impl Prepared<'_> {
+    /// The runtime that waits for the call's body when it shuts down.
+    pub(crate) fn runtime(&self) -> Option<&Arc<Runtime>> {
+        match self {
+            Self::Unguarded(_, runtime) => runtime.as_ref(),
+            Self::Guarded(runtime, _) => Some(runtime),
+            Self::Refused(_) | Self::Observed(..) => None,
+        }
+    }
+
+    /// Returns the span of the call, and whether it is traced. Without a key there is none.
+    pub(crate) fn span(&self) -> (Span, bool) {
+        match self {
+            Self::Guarded(runtime, request) => runtime.observer.span(&request.id),
+            _ => (Span::none(), false),
+        }
+    }
+
     /// Reports a call without a record. For any other call, tells the watch which record it uses.
     pub(crate) fn announce(&self) {
         let (event, operation) = match self {

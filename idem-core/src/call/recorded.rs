@@ -114,11 +114,6 @@ impl Recorded {
             0,
             Some(&"the outcome is of another type"),
         );
-        Error::Codec {
-            operation: self.id.name().into(),
-            key: self.id.digest(),
-            reason: format!("its outcome cannot be read: {why}").into(),
-            is_message: false,
-        }
+        Error::unreadable(&self.id, &format!("its outcome cannot be read: {why}"))
     }
 }

@@ -8,22 +8,21 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use tokio::task::JoinError;
 use tracing::Instrument as _;
 
 use crate::call::bodies::Bodies;
 use crate::call::holder::Holder;
-use crate::call::judge::{Handling, Reruns, Ruling, give};
+use crate::call::judge::{Handling, Ruling, give};
 use crate::call::owned::Owned;
 use crate::call::prepared::Prepared;
 use crate::call::start::CallStart;
-use crate::error::Error;
 use crate::observe;
 use crate::outcome::Outcome;
-use crate::policy::errors::{ErrorAction, Tries};
+use crate::policy::errors::{ErrorAction, Then, Tries};
 use crate::runtime::Runtime;
 use crate::task::current::Call;
 use crate::task::inherited::Inherited;
-use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
 
 impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
@@ -48,41 +47,42 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         B: Bodies<Body: Future<Output = R>>,
     {
         async move {
-            prepared.announce();
-            let (runtime, request) = match prepared {
-                Prepared::Refused(error) => return answer(Err(self.refuse(error.clone()))),
-                Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
-                    let mut holder = Holder::keyless(operation);
-                    return answer(self.carry_out(&mut holder, &mut bodies).await);
-                }
-                Prepared::Guarded(runtime, request) => (runtime, request),
-            };
-            let (span, is_traced) = runtime.observer.span(&request.id);
-            request.returns::<T>();
+            let (span, is_traced) = prepared.span();
             // References, because this future would contain what moves into that one twice.
             let (this, bodies) = (&mut self, &mut bodies);
             let guarded = async move {
-                let start = runtime.begin(request).await;
-                let mut holder = match this.started(runtime, request, start) {
+                let mut holder = match this.start(prepared, is_traced).await {
                     Ok(holder) => holder,
                     Err(over) => return over,
                 };
-                holder.trace(is_traced);
                 this.carry_out(&mut holder, bodies).await
             };
             answer(guarded.instrument(span).await)
         }
     }
 
-    /// Makes the holder of a call whose body runs. `Err`: the call is over.
-    fn started<'a>(
+    /// Claims the key, and makes the holder of a call whose body runs. `Err`: the call is over.
+    async fn start<'a>(
         &self,
-        runtime: &Arc<Runtime>,
-        request: &'a Request,
-        start: Result<CallStart, Error>,
+        prepared: &'a Prepared<'a>,
+        is_traced: bool,
     ) -> Result<Holder<'a>, Result<Outcome<T>, E>> {
-        let holder = match start {
-            Ok(CallStart::Owner(owned)) => Holder::Lease(Owned::new(runtime, request, owned)),
+        prepared.announce();
+        let (runtime, request) = match prepared {
+            Prepared::Refused(error) => return Err(Err(self.refuse(error.clone()))),
+            Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
+                return Ok(Holder::keyless(operation));
+            }
+            Prepared::Guarded(runtime, request) => (runtime, request),
+        };
+        request.returns::<T>();
+        let holder = match runtime.begin(request).await {
+            Ok(CallStart::Owner(owned)) => {
+                if is_traced {
+                    observe::span_has_attempt(owned.enrolled.term.attempt);
+                }
+                Holder::Lease(Owned::new(runtime, request, owned))
+            }
             Ok(CallStart::Unguarded(would)) => {
                 // Decodes an outcome only to report one that could not be replayed.
                 if let Some(recorded) = would {
@@ -109,18 +109,14 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         holder: &mut Holder<'_>,
         bodies: &mut B,
     ) -> Result<Outcome<T>, E> {
-        let reruns = if B::REPEATS {
-            Reruns::Can
-        } else {
-            Reruns::Never
-        };
-        let mut tries = Tries::new(holder.unlisted());
+        let unlisted = holder.owned().map(|owned| owned.runtime().config.unlisted);
+        let mut tries = Tries::new(unlisted.unwrap_or(Then::Release));
         let mut body = bodies.next();
         let answer = loop {
-            let end = holder.run_body(Pin::new(&mut body)).await;
+            let exit = holder.run_body(Pin::new(&mut body)).await;
             let (ruling, answer) = {
                 let report = |decision, why: Option<&dyn Display>| holder.report(decision, why);
-                self.judge(holder.call(), reruns, &mut tries, end, &report)
+                self.judge(holder.call(), B::RERUNS, &mut tries, exit, &report)
             };
             match ruling {
                 Ruling::Over(ending) => {
@@ -164,29 +160,13 @@ where
     where
         B: Bodies<Body: Future<Output = R> + Send> + Send + 'static,
     {
-        prepared.announce();
-        let (runtime, request) = match &prepared {
-            Prepared::Refused(error) => return Err(self.refuse(error.clone())),
-            Prepared::Unguarded(operation, runtime) => {
-                let holder = Holder::keyless(operation).into_owned();
-                return self.detach(holder, bodies, runtime.as_ref()).await;
-            }
-            Prepared::Observed(operation, _) => {
-                let holder = Holder::keyless(operation).into_owned();
-                return self.detach(holder, bodies, None).await;
-            }
-            Prepared::Guarded(runtime, request) => (runtime, request),
-        };
-        let (span, is_traced) = runtime.observer.span(&request.id);
-        request.returns::<T>();
+        let (span, is_traced) = prepared.span();
         async {
-            let start = runtime.begin(request).await;
-            let holder = match self.started(runtime, request, start) {
+            let holder = match self.start(&prepared, is_traced).await {
                 Ok(holder) => holder.into_owned(),
                 Err(over) => return over,
             };
-            holder.trace(is_traced);
-            self.detach(holder, bodies, Some(runtime)).await
+            self.detach(holder, bodies, prepared.runtime()).await
         }
         .instrument(span)
         .await
@@ -203,43 +183,28 @@ where
         B: Bodies<Body: Future<Output = R> + Send> + Send + 'static,
     {
         let fail = self.witness.fail;
-        let lost = holder.lost_error();
+        let lost = holder.owned().map(|owned| owned.term().lost_error());
         let counted = runtime.map(|runtime| runtime.background.body());
-        let ended = detached(async move {
+        let carried_out = async move {
             let answer = self.carry_out(&mut holder, &mut bodies).await;
             // The record's step may continue in the background, so `shutdown` always sees one of
             // the two.
             drop(holder);
             drop(counted);
             answer
-        });
+        };
+        // Spawned here: an `async` block would contain the whole future besides its handle.
+        let inherits = watch::inherit_watch(Inherited::here().around(carried_out));
+        let task = tokio::spawn(inherits.in_current_span());
         async move {
-            match (ended.await, lost) {
-                (Some(returned), _) => returned,
+            match (task.await.map_err(JoinError::try_into_panic), lost) {
+                (Ok(returned), _) => returned,
+                (Err(Ok(panic)), _) => resume_unwind(panic),
                 // Only a tokio runtime that shuts down stops the task.
-                (None, Some(lost)) => Err(fail(lost)),
+                (Err(Err(_)), Some(lost)) => Err(fail(lost)),
                 // It drops this future too.
-                (None, None) => pending().await,
+                (Err(Err(_)), None) => pending().await,
             }
-        }
-    }
-}
-
-/// Runs a future in a task of its own, with the state that follows a task. Returns `None` if the
-/// task was stopped.
-fn detached<T: Send + 'static>(
-    future: impl Future<Output = T> + Send + 'static,
-) -> impl Future<Output = Option<T>> + Send {
-    // Spawned here: an `async` block would contain the whole future besides its handle.
-    let task =
-        tokio::spawn(watch::inherit_watch(Inherited::here().around(future)).in_current_span());
-    async {
-        match task.await {
-            Ok(value) => Some(value),
-            Err(ended) => match ended.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                Err(_) => None,
-            },
         }
     }
 }

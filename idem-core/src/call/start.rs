@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use crate::base::backoff::Backoff;
 use crate::base::clock;
 use crate::call::owned::ClaimedLease;
-use crate::call::pending_claim::PendingClaim;
 use crate::call::recorded::Recorded;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
@@ -27,17 +26,13 @@ use crate::record::{Claimed, Origin, Owner};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, Turn};
 use crate::runtime::rejected::{Held, Rejected, STORE_FAILED};
+use crate::runtime::undoing::UnansweredClaim;
 use crate::task::request::Request;
 use crate::task::waiting;
 
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
 /// differ a little, and a claim just before the end would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
-/// A call that waited for longer than this for claims of other calls of its process sends its own
-/// twice only if the first one failed [within a second](FAILS_SOON) of that wait's beginning. The
-/// time limits of stores are below a second by default, so such a call fails within two.
-const LONG_BEHIND_CLAIMS: Duration = Duration::from_millis(100);
-const FAILS_SOON: Duration = Duration::from_secs(1);
 /// How long a waiter that cannot wait at the store sleeps before it asks again.
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
 
@@ -56,11 +51,7 @@ impl Runtime {
     /// does not wait and joins no flight, and is never refused.
     pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
         let began = clock::now();
-        let answer = match self.check_locally(request, began) {
-            Err(why) => Err(why),
-            Ok(()) => self.claim_or_wait(request, began).await,
-        };
-        match answer {
+        match self.claim_or_wait(request, began).await {
             Ok(owned) => Ok(CallStart::Owner(owned)),
             Err(why) => self.start_without_claim(request, why),
         }
@@ -76,7 +67,7 @@ impl Runtime {
         })
     }
 
-    /// Claims the key, or waits for its owner.
+    /// Claims the key, or waits for its owner, unless this process knows the answer.
     ///
     /// The future holds only the common path. Waiting has a boxed future of its own, whose type
     /// ends here: types of nested calls must not be too deep for the compiler.
@@ -85,19 +76,18 @@ impl Runtime {
         request: &Request,
         began: Instant,
     ) -> Result<ClaimedLease, Rejected> {
+        self.check_locally(request, began)?;
         let observes = request.settings.observes;
         let mut seat = None;
         if !observes && !self.store.is_local() {
-            let joined = Box::new(self.flights.join(request.claim_content()));
+            let joined = Box::new(self.flights.join(request.question()));
             if !joined.is_first() {
                 let seat = Some(joined);
                 return self.wait(request, began, seat, None).boxed().await;
             }
             seat = Some(joined);
         }
-        let owner = self.store.owner(began);
-        let answer = self.claim(request, owner, None).await;
-        match self.after_claim(request, owner, began, answer, &mut seat) {
+        match self.claim(request, began, &mut seat).await {
             Err(Rejected::InFlight(held)) if !observes => {
                 self.wait(request, began, seat, Some(held)).boxed().await
             }
@@ -114,13 +104,9 @@ impl Runtime {
         mut seat: Option<Box<FlightSeat>>,
         mut held: Option<Held>,
     ) -> Result<ClaimedLease, Rejected> {
-        let deadline = match request.settings.in_flight {
-            InFlight::Wait => {
-                let wait = waiting::bounded_wait(request.settings.wait());
-                Some(clock::after(began, wait))
-            }
-            InFlight::Reject => None,
-        };
+        let waits = request.settings.in_flight == InFlight::Wait;
+        let longest = waiting::bounded_wait(request.settings.wait());
+        let deadline = waits.then(|| clock::after(began, longest));
         let mut pause = Pause::new();
         loop {
             let entered = clock::now();
@@ -151,45 +137,60 @@ impl Runtime {
                     continue;
                 }
             }
-            let sent = clock::now();
-            let owner = self.store.owner(sent);
-            // After a long wait behind other claims, a resend is allowed only shortly after that wait
-            // began. Otherwise the call's age says nothing: the process may have been stopped.
-            let since = seat.as_ref().and_then(|seat| seat.behind_claims_since);
-            let resends_until = since
-                .filter(|since| sent.saturating_duration_since(*since) >= LONG_BEHIND_CLAIMS)
-                .map(|since| clock::after(since, FAILS_SOON));
-            let claim = self.claim(request, owner, resends_until);
-            let answer = match &seat {
-                Some(seat) => seat.while_asking(claim).await?,
-                None => claim.await,
-            };
-            match self.after_claim(request, owner, sent, answer, &mut seat) {
+            match self.claim(request, clock::now(), &mut seat).await {
                 Err(Rejected::InFlight(other)) => held = Some(other),
                 answer => return answer,
             }
         }
     }
 
-    /// Applies the store's answer to a claim, for this call and for those that wait for it.
-    fn after_claim(
+    /// Claims the key by a message that is sent now, for this call and for those that wait for it.
+    async fn claim(
         self: &Arc<Self>,
         request: &Request,
-        owner: Owner,
         sent: Instant,
-        answer: Result<Claimed, StoreError>,
         seat: &mut Option<Box<FlightSeat>>,
     ) -> Result<ClaimedLease, Rejected> {
-        let answer = answer.map_err(Rejected::Store);
-        match answer.and_then(Rejected::unless_owned) {
-            Ok(claimed) => self.own(request, owner, claimed, sent, seat.take()),
+        let owner = self.store.owner(sent);
+        let claimed = match seat.as_deref() {
+            // In a box, because the future of every call would have room for it.
+            Some(seat) if !seat.is_first() => {
+                let until = seat.resends_until(sent);
+                let sending = self.send_claim(request, owner, until);
+                seat.while_asking(sending).boxed().await?
+            }
+            _ => self.send_claim(request, owner, None).await,
+        };
+        let claimed = claimed.map_err(Rejected::Store);
+        let (attempt, origin) = match claimed.and_then(Rejected::unless_owned) {
+            Ok(owned) => owned,
             Err(why) => {
                 if let Some(seat) = seat {
                     seat.share(why.clone());
                 }
-                Err(why)
+                return Err(why);
             }
+        };
+        let lease = request.settings.lease;
+        let times = (lease, request.settings.in_flight_expiry());
+        let term = Term::new(request.id.clone(), owner, attempt, times, sent);
+        let now = clock::now();
+        if term.is_lost_at(now) {
+            // The answer took as long as the lease, so the key may have another owner by now.
+            self.undo(request, owner);
+            return Err(Rejected::TooLate(attempt));
         }
+        self.keepers
+            .round_trips()
+            .took(&request.id, attempt, lease, (sent, now));
+        if origin == Origin::Abandoned {
+            self.took_over(request, attempt);
+        }
+        Ok(ClaimedLease {
+            enrolled: self.keepers.enrol(term),
+            origin,
+            seat: seat.take(),
+        })
     }
 
     /// Waits until the record may have changed, the lease may have expired, or the call's own time
@@ -210,15 +211,18 @@ impl Runtime {
 
     /// Sends a claim. If its result is unknown, sends it once more; the store recognises the owner.
     /// With `resends_until`, not after that.
-    async fn claim(
+    async fn send_claim(
         self: &Arc<Self>,
         request: &Request,
         owner: Owner,
         resends_until: Option<Instant>,
     ) -> Result<Claimed, StoreError> {
-        // If this future ends without a clear answer, or is dropped, what may have been claimed is
-        // undone.
-        let mut claim = PendingClaim::new(self, request, owner);
+        let mut pending = PendingClaim {
+            runtime: self,
+            request,
+            owner,
+            is_settled: false,
+        };
         let mut may_resend = true;
         let mut is_unknown = false;
         loop {
@@ -238,48 +242,43 @@ impl Runtime {
                     // Sent twice, and one of the two owns the key: the other one, if it comes late,
                     // finds that record or a later one. With any other answer, the first message
                     // may arrive after this call has ended, and claim the key then.
-                    if !is_unknown || matches!(answer, Ok(Claimed::Owned { .. })) {
-                        claim.needs_no_undo();
-                    }
+                    pending.is_settled = !is_unknown || matches!(answer, Ok(Claimed::Owned { .. }));
                     return answer;
                 }
             }
         }
     }
 
-    fn own(
-        self: &Arc<Self>,
-        request: &Request,
-        owner: Owner,
-        (attempt, from): (u64, Origin),
-        sent: Instant,
-        seat: Option<Box<FlightSeat>>,
-    ) -> Result<ClaimedLease, Rejected> {
-        let lease = request.settings.lease;
-        let term = Term::new(
+    /// Undoes in the background what a claim may have claimed.
+    fn undo(self: &Arc<Self>, request: &Request, owner: Owner) {
+        let settings = &request.settings;
+        let now = clock::now();
+        let claim = UnansweredClaim::new(
             request.id.clone(),
             owner,
-            attempt,
-            (lease, request.settings.in_flight_expiry()),
-            sent,
+            settings.remember().max(settings.lease.saturating_mul(10)),
+            clock::after(now, settings.lease),
+            self.background.undo(),
         );
-        let now = clock::now();
-        if term.is_lost_at(now) {
-            // The answer took as long as the lease, so the key may have another owner by now.
-            drop(PendingClaim::new(self, request, owner));
-            return Err(Rejected::TooLate(attempt));
+        self.undoing.add(claim, now, &self.keepers);
+    }
+}
+
+/// A claim on its way. If it is dropped without a clear answer, what may have been claimed is
+/// undone.
+struct PendingClaim<'a> {
+    runtime: &'a Arc<Runtime>,
+    request: &'a Request,
+    owner: Owner,
+    /// No message of the claim can arrive any more and claim the key, or the call owns it.
+    is_settled: bool,
+}
+
+impl Drop for PendingClaim<'_> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.runtime.undo(self.request, self.owner);
         }
-        self.keepers
-            .round_trips()
-            .took(&request.id, attempt, lease, (sent, now));
-        if from == Origin::Abandoned {
-            self.took_over(request, attempt);
-        }
-        Ok(ClaimedLease {
-            enrolled: self.keepers.enrol(term),
-            origin: from,
-            seat,
-        })
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 pub use self::kind::ErrorKind;
 use crate::encoding::key::KeyDigest;
+use crate::record::RecordId;
 
 /// The reason why a guarded call did not return the body's result.
 ///
@@ -206,6 +207,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// Another call's lease of the key is alive.
+    pub(crate) fn held(id: &RecordId, lease_left: Duration) -> Self {
+        Self::InFlight {
+            operation: id.name().into(),
+            key: id.digest(),
+            lease_left,
+            retry_after: lease_left,
+        }
+    }
+
+    /// An outcome, or the value at a key, that is not what it should be.
+    pub(crate) fn unreadable(id: &RecordId, reason: &str) -> Self {
+        Self::Codec {
+            operation: id.name().into(),
+            key: id.digest(),
+            reason: reason.into(),
+            is_message: false,
+        }
+    }
+
     /// Returns whether the same call may succeed later by itself: [`InFlight`](Self::InFlight),
     /// [`LeaseLost`](Self::LeaseLost), [`Throttled`](Self::Throttled), and [`Store`](Self::Store)
     /// if the store's failure is temporary.

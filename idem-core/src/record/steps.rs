@@ -42,24 +42,16 @@ impl Claim {
     /// The record that this claim writes as a given attempt, over what it found. (Over an abandoned
     /// record, see [`taking_over`](Self::taking_over).)
     pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
-        let Self {
-            owner,
-            lease,
-            hold,
-            fingerprint,
-            ..
-        } = *self;
-        let metadata = self.metadata.clone();
         InFlight {
-            owner,
+            owner: self.owner,
             attempt,
             origin,
-            lease,
-            hold,
-            fingerprint,
+            lease: self.lease,
+            hold: self.hold,
+            fingerprint: self.fingerprint,
             questions: 0,
             took_over: None,
-            metadata,
+            metadata: self.metadata.clone(),
             run: None,
         }
     }
@@ -76,11 +68,10 @@ impl Claim {
 
     /// Returns the description of the record that this claim wrote, for a commit by its owner.
     pub fn as_claimed(&self, origin: Origin) -> AsClaimed {
-        let Self { lease, hold, .. } = *self;
         AsClaimed {
             origin,
-            lease,
-            hold,
+            lease: self.lease,
+            hold: self.hold,
         }
     }
 }

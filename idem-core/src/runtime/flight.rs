@@ -22,52 +22,40 @@ use std::time::Duration;
 
 use futures_util::future::FutureExt as _;
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::base::clock;
 use crate::base::race::first;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
-use crate::encoding::fingerprint::Fingerprint;
 use crate::lease::term::Term;
-use crate::record::RecordId;
+use crate::record::Claim;
 use crate::runtime::rejected::{Held, Rejected};
 
 const SHARDS: usize = 32;
 /// How long the others wait for a call that asks the store, waits there or sends a commit, before
 /// another call does so too.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// A call that waited for longer than this for claims of other calls of its process sends its own
+/// twice only if the first one failed [within a second](FAILS_SOON) of that wait's beginning. The
+/// time limits of stores are below a second by default, so such a call fails within two.
+const LONG_BEHIND_CLAIMS: Duration = Duration::from_millis(100);
+const FAILS_SOON: Duration = Duration::from_secs(1);
 /// The longest time from a claim to the news that the store gave it no answer. Older news is that
 /// of a call that was not polled.
 const NEWS: Duration = Duration::from_secs(2);
 
-/// The content of a claim that its answer depends on. Calls of one flight have the same, so an
-/// answer to one of them is an answer to each.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClaimContent {
-    pub(crate) id: RecordId,
-    pub(crate) fingerprint: Option<Fingerprint>,
-    pub(crate) take_over: bool,
-    pub(crate) take_over_after: Option<Duration>,
-    pub(crate) max_attempts: Option<u64>,
-    pub(crate) must_be_issued: bool,
-}
-
 /// The flights of a runtime.
 pub(crate) struct Flights {
-    shards: [Mutex<HashTable<SharedFlight>>; SHARDS],
+    shards: [Mutex<HashTable<Arc<Flight>>>; SHARDS],
     hasher: RandomState,
 }
 
-struct SharedFlight {
-    flight: Arc<Flight>,
-    seats: usize,
-}
-
-/// Claims with one content, which calls of this process are busy with.
+/// Claims with one question, which calls of this process are busy with.
 struct Flight {
     flights: Arc<Flights>,
-    content: ClaimContent,
+    /// The part of a claim that its answer depends on. So an answer to one of the calls is an answer
+    /// to each.
+    question: Claim,
     /// The hash of the id and the fingerprint.
     hash: u64,
     state: Mutex<State>,
@@ -77,6 +65,8 @@ struct Flight {
 /// The knowledge that calls of a flight share.
 #[derive(Default)]
 struct State {
+    /// How many calls are here.
+    seats: usize,
     /// Counts the messages that calls of this flight have sent: claims, waits, commits and
     /// releases.
     sent: u64,
@@ -92,6 +82,7 @@ struct State {
 }
 
 /// A message on its way.
+#[derive(Clone, Copy)]
 struct Sent {
     message: u64,
     /// When it was sent; of a wait, when the waiting call was last polled.
@@ -118,12 +109,10 @@ pub(crate) struct FlightSeat {
     flight: Arc<Flight>,
     /// Answers to this message and earlier ones are too old for this call.
     joined: u64,
-    /// The latest message that the call has sent, or 0.
-    message: u64,
-    /// When the call sent its claim, or joined.
-    asked: Instant,
+    /// The latest message that the call has sent. Its number is 0 if there is none.
+    latest: Sent,
     /// The beginning of the call's wait for claims of others, if its last wait was for those.
-    pub(crate) behind_claims_since: Option<Instant>,
+    behind_claims_since: Option<Instant>,
 }
 
 /// The next step of a call.
@@ -141,6 +130,8 @@ struct Patience {
     /// The owner's term: if it goes silent, the wait is over.
     term: Option<Arc<Term>>,
     until: Instant,
+    /// The wait is for the answer to another call's claim or commit.
+    is_behind_claims: bool,
 }
 
 impl Flights {
@@ -151,56 +142,42 @@ impl Flights {
         }
     }
 
-    /// Joins the flight of a content, or begins one. The call that begins it asks.
-    pub(crate) fn join(self: &Arc<Self>, content: ClaimContent) -> FlightSeat {
-        let hash = self.hasher.hash_one((&content.id, content.fingerprint));
+    /// Joins the flight of a question, or begins one. The call that begins it asks.
+    pub(crate) fn join(self: &Arc<Self>, question: Claim) -> FlightSeat {
+        let hash = self.hasher.hash_one((&question.id, question.fingerprint));
         let mut shard = self.shard(hash);
-        let place = shard.entry(
+        let entry = shard.entry(
             hash,
-            |place| place.flight.content == content,
-            |place| place.flight.hash,
+            |flight| flight.question == question,
+            |flight| flight.hash,
         );
-        let entry = match place {
-            Entry::Occupied(mut entry) => {
-                let place = entry.get_mut();
-                place.seats += 1;
-                let flight = place.flight.clone();
-                drop(shard);
-                let joined = flight.lock().sent;
-                return FlightSeat::new(flight, joined, 0);
-            }
-            Entry::Vacant(entry) => entry,
+        let new = || {
+            Arc::new(Flight {
+                flights: self.clone(),
+                question,
+                hash,
+                state: Mutex::new(State::default()),
+                changed: Notify::new(),
+            })
         };
-        let mut state = State::default();
-        let message = state.ask(clock::now());
-        let flight = Arc::new(Flight {
-            flights: self.clone(),
-            content,
-            hash,
-            state: Mutex::new(state),
-            changed: Notify::new(),
-        });
-        entry.insert(SharedFlight {
-            flight: flight.clone(),
-            seats: 1,
-        });
-        FlightSeat::new(flight, 0, message)
-    }
-
-    fn leave(&self, flight: &Arc<Flight>) {
-        let mut shard = self.shard(flight.hash);
-        if let Ok(mut entry) =
-            shard.find_entry(flight.hash, |place| Arc::ptr_eq(&place.flight, flight))
-        {
-            let place = entry.get_mut();
-            place.seats -= 1;
-            if place.seats == 0 {
-                entry.remove();
-            }
+        let flight = entry.or_insert_with(new).get().clone();
+        let mut state = flight.lock();
+        state.seats += 1;
+        let (joined, at) = (state.sent, clock::now());
+        let latest = match state.seats {
+            1 => state.ask(at),
+            _ => Sent { message: 0, at },
+        };
+        drop(state);
+        FlightSeat {
+            flight,
+            joined,
+            latest,
+            behind_claims_since: None,
         }
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<SharedFlight>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Arc<Flight>>> {
         // The table inside begins its search with the low bits, so the shard uses others.
         let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
         self.shards[index]
@@ -217,50 +194,42 @@ impl Flight {
 
 impl State {
     /// Numbers a message that is about to be sent.
-    fn next_message(&mut self) -> u64 {
+    fn send(&mut self, at: Instant) -> Sent {
         self.sent += 1;
-        self.sent
+        let message = self.sent;
+        Sent { message, at }
     }
 
     /// Numbers a claim that is about to be sent, and lets the others wait for its answer.
-    fn ask(&mut self, now: Instant) -> u64 {
-        let message = self.next_message();
-        self.asking = Some(Sent { message, at: now });
-        message
+    fn ask(&mut self, now: Instant) -> Sent {
+        let sent = self.send(now);
+        self.asking = Some(sent);
+        sent
     }
 
-    /// The answer for a call that joined at message `joined`.
-    fn answer(&self, joined: u64) -> Option<&Rejected> {
+    /// The answer for a call that joined at message `joined`. For one that waits for the owner,
+    /// `InFlight` is none.
+    fn answer(&self, joined: u64, waits: bool) -> Option<&Rejected> {
         let answer = self.answer.as_ref()?;
-        (answer.message > joined).then_some(&answer.why)
-    }
-
-    /// The same, for a call that waits for the owner: `InFlight` is no answer for it.
-    fn last_answer(&self, joined: u64) -> Option<&Rejected> {
-        let answer = self.answer(joined);
-        answer.filter(|why| !matches!(why, Rejected::InFlight(_)))
+        let is_new = answer.message > joined;
+        let serves = is_new && !(waits && matches!(answer.why, Rejected::InFlight(_)));
+        serves.then_some(&answer.why)
     }
 
     /// The owner for which a call that joined at message `joined` may wait, and until when. Once the
     /// owner has sent its commit or release, a call that joined after that asks the store: the step
     /// may be carried out by now, and the record changed since.
-    fn owner_for(&self, joined: u64, now: Instant) -> Option<(&Arc<Term>, Instant)> {
-        let LocalOwner { term, step, .. } = self.owner.as_ref()?;
-        if term.is_lost_at(now) || term.may_be_recorded() {
+    fn owner_for(&self, joined: u64, now: Instant) -> Option<(&LocalOwner, Instant)> {
+        let owner = self.owner.as_ref()?;
+        if owner.term.is_lost_at(now) || owner.term.may_be_recorded() {
             return None;
         }
-        let until = match step {
+        let until = match &owner.step {
             None => clock::after(now, Duration::MAX),
             Some(step) if joined < step.message => waited_for_until(Some(step), now)?,
             Some(_) => return None,
         };
-        Some((term, until))
-    }
-
-    /// Whether the owner has sent a commit or release.
-    fn is_step_sent(&self) -> bool {
-        let step = self.owner.as_ref().map(|owner| &owner.step);
-        step.is_some_and(Option::is_some)
+        Some((owner, until))
     }
 
     /// Ends what the call with this message does for the others. Returns whether it did anything.
@@ -273,19 +242,18 @@ impl State {
 }
 
 impl FlightSeat {
-    fn new(flight: Arc<Flight>, joined: u64, message: u64) -> Self {
-        Self {
-            flight,
-            joined,
-            message,
-            asked: clock::now(),
-            behind_claims_since: None,
-        }
-    }
-
     /// Whether the call has begun the flight, and asks.
     pub(crate) fn is_first(&self) -> bool {
-        self.message == 1
+        self.latest.message == 1
+    }
+
+    /// Until when a claim that is sent now may be sent again. After a long wait behind other claims,
+    /// that is only shortly after the wait began. Otherwise the call's age says nothing: the
+    /// process may have been stopped.
+    pub(crate) fn resends_until(&self, sent: Instant) -> Option<Instant> {
+        let since = self.behind_claims_since?;
+        let is_long = sent.saturating_duration_since(since) >= LONG_BEHIND_CLAIMS;
+        is_long.then(|| clock::after(since, FAILS_SOON))
     }
 
     /// Waits until this call has something to do, at most until `deadline`; without one, it waits
@@ -300,18 +268,23 @@ impl FlightSeat {
             // Subscribes before it looks at the state: a change right after the look still wakes
             // this call, although nothing has polled the future yet.
             let changed = flight.changed.notified();
-            let Patience { term, until } = match self.look(deadline) {
+            let patience = match self.look(deadline) {
                 Ok(turn) => return (turn, has_waited),
                 Err(patience) => patience,
             };
             has_waited = true;
+            let since = self
+                .behind_claims_since
+                .filter(|_| patience.is_behind_claims);
+            let since = since.unwrap_or_else(clock::now);
+            self.behind_claims_since = patience.is_behind_claims.then_some(since);
             let silent = async {
-                match &term {
+                match &patience.term {
                     Some(term) => term.silent().await,
                     None => pending().await,
                 }
             };
-            first(changed, first(silent, sleep_until(until))).await;
+            first(changed, first(silent, sleep_until(patience.until))).await;
         }
     }
 
@@ -320,51 +293,44 @@ impl FlightSeat {
         let now = clock::now();
         let deadline = deadline.filter(|deadline| now < *deadline);
         let mut state = self.flight.lock();
-        let answer = match deadline {
-            Some(_) => state.last_answer(self.joined),
-            None => state.answer(self.joined),
-        };
-        if let Some(why) = answer {
+        if let Some(why) = state.answer(self.joined, deadline.is_some()) {
             return Ok(Turn::Answer(why.clone()));
         }
-        if let Some((term, until)) = state.owner_for(self.joined, now) {
+        if let Some((owner, until)) = state.owner_for(self.joined, now) {
+            let term = &owner.term;
             let Some(deadline) = deadline else {
                 let held = Held::new(term.attempt, term.left());
                 return Ok(Turn::Answer(Rejected::InFlight(held)));
             };
-            let patience = Patience {
+            return Err(Patience {
                 term: Some(term.clone()),
                 until: until.min(deadline),
-            };
-            if state.is_step_sent() {
-                self.behind_claims_since.get_or_insert(now);
-            } else {
-                self.behind_claims_since = None;
-            }
-            return Err(patience);
+                is_behind_claims: owner.step.is_some(),
+            });
         }
         if let Some(until) = waited_for_until(state.asking.as_ref(), now) {
-            self.behind_claims_since.get_or_insert(now);
-            return Err(Patience { term: None, until });
+            return Err(Patience {
+                term: None,
+                until,
+                is_behind_claims: true,
+            });
         }
         if let Some(deadline) = deadline {
             if let Some(until) = waited_for_until(state.waiting.as_ref(), now) {
-                self.behind_claims_since = None;
-                let until = until.min(deadline);
-                return Err(Patience { term: None, until });
-            }
-            if let Some(Rejected::InFlight(held)) = state.answer(self.joined) {
-                let held = *held;
-                self.message = state.next_message();
-                state.waiting = Some(Sent {
-                    message: self.message,
-                    at: now,
+                return Err(Patience {
+                    term: None,
+                    until: until.min(deadline),
+                    is_behind_claims: false,
                 });
+            }
+            if let Some(Rejected::InFlight(held)) = state.answer(self.joined, false) {
+                let held = *held;
+                self.latest = state.send(now);
+                state.waiting = Some(self.latest);
                 return Ok(Turn::Wait(held));
             }
         }
-        self.message = state.ask(now);
-        self.asked = now;
+        self.latest = state.ask(now);
         Ok(Turn::Ask)
     }
 
@@ -378,7 +344,8 @@ impl FlightSeat {
         let outage = async {
             loop {
                 let changed = self.flight.changed.notified();
-                let answer = self.flight.lock().answer(self.message).cloned();
+                let message = self.latest.message;
+                let answer = self.flight.lock().answer(message, false).cloned();
                 if let Some(outage) = answer.filter(|answer| answer.outage().is_some()) {
                     return Err(outage);
                 }
@@ -391,23 +358,18 @@ impl FlightSeat {
     /// Shares the answer to this call's claim, commit or release, and ends what the call does for the
     /// others.
     pub(crate) fn share(&self, why: Rejected) {
+        let mut message = self.latest.message;
         let mut state = self.flight.lock();
-        state.end(self.message);
-        // That the store gives no answer is as new as the moment in which it is known, unless it has
-        // answered a later message.
-        let message = if why.outage().is_none() {
-            state.answered = state.answered.max(self.message);
-            self.message
-        } else if self.message < state.answered || clock::now() >= clock::after(self.asked, NEWS) {
-            self.message
-        } else {
-            state.next_message()
-        };
-        if state
-            .answer
-            .as_ref()
-            .is_none_or(|known| known.message < message)
-        {
+        state.end(message);
+        if why.outage().is_none() {
+            state.answered = state.answered.max(message);
+        } else if message >= state.answered && clock::now() < clock::after(self.latest.at, NEWS) {
+            // That the store gives no answer is as new as the moment in which it is known, unless
+            // it has answered a later message.
+            message = state.send(self.latest.at).message;
+        }
+        let known = state.answer.as_ref().map_or(0, |known| known.message);
+        if known < message {
             state.answer = Some(Answered { message, why });
         }
         drop(state);
@@ -431,7 +393,7 @@ impl FlightSeat {
             first(over, first(changed, sleep(PATIENCE / 2))).await;
         }
         let mut state = self.flight.lock();
-        if state.end(self.message) {
+        if state.end(self.latest.message) {
             // The owner may be another one by now.
             state
                 .answer
@@ -443,24 +405,23 @@ impl FlightSeat {
     fn goes_on_waiting(&self) -> bool {
         let mut state = self.flight.lock();
         let waiting = state.waiting.as_mut();
-        if let Some(waiting) = waiting.filter(|waiting| waiting.message == self.message) {
+        if let Some(waiting) = waiting.filter(|waiting| waiting.message == self.latest.message) {
             waiting.at = clock::now();
         }
-        state.last_answer(self.joined).is_none()
+        state.answer(self.joined, true).is_none()
     }
 
     /// Makes the call the owner: the store accepted its claim.
     pub(crate) fn become_owner(&self, term: Arc<Term>) {
-        let message = self.message;
+        let message = self.latest.message;
         let mut state = self.flight.lock();
         state.end(message);
         state.answered = state.answered.max(message);
         state.answer = None;
-        let step = None;
         state.owner = Some(LocalOwner {
             message,
             term,
-            step,
+            step: None,
         });
         drop(state);
         self.flight.changed.notify_waiters();
@@ -469,16 +430,19 @@ impl FlightSeat {
     /// Notes that the owner is about to send its commit or release.
     pub(crate) fn sending_step(&mut self) {
         let mut state = self.flight.lock();
-        let message = state.next_message();
-        let last = std::mem::replace(&mut self.message, message);
-        let Some(owner) = state.owner.as_mut().filter(|owner| owner.message == last) else {
+        let sent = state.send(clock::now());
+        let last = std::mem::replace(&mut self.latest, sent);
+        let Some(owner) = state
+            .owner
+            .as_mut()
+            .filter(|owner| owner.message == last.message)
+        else {
             return;
         };
-        owner.message = message;
+        owner.message = sent.message;
         // If the step is sent again, the others' wait still counts from the first time.
         if owner.step.is_none() {
-            let at = clock::now();
-            owner.step = Some(Sent { message, at });
+            owner.step = Some(sent);
             drop(state);
             self.flight.changed.notify_waiters();
         }
@@ -493,9 +457,20 @@ fn waited_for_until(sent: Option<&Sent>, now: Instant) -> Option<Instant> {
 
 impl Drop for FlightSeat {
     fn drop(&mut self) {
-        if self.flight.lock().end(self.message) {
-            self.flight.changed.notify_waiters();
+        let flight = &self.flight;
+        let mut shard = flight.flights.shard(flight.hash);
+        let mut state = flight.lock();
+        let did_something = state.end(self.latest.message);
+        state.seats -= 1;
+        if state.seats == 0
+            && let Ok(entry) = shard.find_entry(flight.hash, |other| Arc::ptr_eq(other, flight))
+        {
+            entry.remove();
         }
-        self.flight.flights.leave(&self.flight);
+        drop(state);
+        drop(shard);
+        if did_something {
+            flight.changed.notify_waiters();
+        }
     }
 }

@@ -113,15 +113,7 @@ impl Rejected {
         let operation = id.name().into();
         let key = id.digest();
         match self {
-            Self::InFlight(held) => {
-                let lease_left = held.left();
-                Error::InFlight {
-                    operation,
-                    key,
-                    lease_left,
-                    retry_after: lease_left,
-                }
-            }
+            Self::InFlight(held) => Error::held(id, held.left()),
             Self::Committed { .. } => Error::Duplicate { operation, key },
             Self::Done => Error::AlreadyDone { operation, key },
             Self::Mismatch => Error::FingerprintMismatch { operation, key },
@@ -147,12 +139,9 @@ impl Rejected {
                 retry_after,
             },
             Self::Token(_) => Error::UnknownToken { operation, key },
-            Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => Error::Codec {
-                operation,
-                key,
-                reason: error.to_string().into(),
-                is_message: false,
-            },
+            Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => {
+                Error::unreadable(id, &error.to_string())
+            }
             Self::Store(source) => Error::Store {
                 operation,
                 key,

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
@@ -105,9 +105,7 @@ pub(crate) fn taint() {
 
 /// Whether the body of a call with a key is running.
 pub(crate) fn is_inside() -> bool {
-    AROUND
-        .try_with(|around| around.call.is_some())
-        .unwrap_or_default()
+    innermost().is_some()
 }
 
 /// The innermost call with a key whose body is running.
@@ -126,9 +124,8 @@ pub(crate) struct Guarded {
     pub(crate) held_by: HeldBy,
     /// Empty until there is a step: most calls have none.
     pub(super) begun: OnceLock<Box<BegunSteps>>,
-    /// The body asks first what became of an earlier attempt.
-    must_reconcile: bool,
-    progress: BodyProgress,
+    /// The events of the body so far: [`TAINTED`] and the bits after it.
+    progress: AtomicU8,
     outer: Option<Call>,
 }
 
@@ -154,26 +151,21 @@ pub(crate) enum HeldBy {
     },
 }
 
-/// The events of the body so far.
-#[derive(Default)]
-struct BodyProgress {
-    /// A guarded call of the body has failed with an error of `idem`.
-    tainted: AtomicBool,
-    /// How far the body is with asking what became of an earlier attempt.
-    question: AtomicU8,
-    /// The body does not want its outcome recorded.
-    omits: AtomicBool,
-    /// A transaction of the body has recorded the outcome.
-    recorded: AtomicBool,
-    /// The body has ended. Tasks that it began may still run.
-    over: AtomicBool,
-}
-
-/// No answer. If the body fails or panics in this state, there will be none.
-const NOT_ASKED: u8 = 0;
-const ASKED: u8 = 1;
-const UNKNOWN: u8 = 2;
-const FOUND: u8 = 3;
+/// A guarded call of the body has failed with an error of `idem`, which the body's own error may
+/// contain.
+pub(crate) const TAINTED: u8 = 1;
+/// The body does not want its value recorded.
+pub(crate) const OMITS: u8 = 1 << 1;
+/// A transaction of the body has recorded the outcome, or tried to.
+pub(crate) const RECORDED: u8 = 1 << 2;
+/// The body has ended. Tasks that it began may still run.
+const OVER: u8 = 1 << 3;
+/// The body has asked what became of an earlier attempt. A later try does not ask again.
+const ASKED: u8 = 1 << 4;
+/// The body must ask that, and has no answer. If it fails or panics now, there will be none.
+pub(crate) const UNRECONCILED: u8 = 1 << 5;
+/// The body returned the result of an earlier attempt.
+pub(crate) const RECONCILED: u8 = 1 << 6;
 
 impl Call {
     /// Makes the call that a body sees. It is built in one piece: each part that is added to a call
@@ -184,17 +176,17 @@ impl Call {
             request: request.clone(),
             held_by,
             begun: OnceLock::new(),
-            must_reconcile: false,
-            progress: BodyProgress::default(),
+            progress: AtomicU8::new(0),
             outer: innermost(),
         };
         let reconciles = request.settings.reconciles && call.lease().is_some();
-        call.must_reconcile = reconciles && !call.observes() && call.origin() == Origin::Abandoned;
-        if reconciles && call.observes() {
+        *call.progress.get_mut() = match call.held_by {
+            HeldBy::Nobody => OVER,
             // It would ask, but runs without asking.
-            *call.progress.question.get_mut() = UNKNOWN;
-        }
-        *call.progress.over.get_mut() = matches!(call.held_by, HeldBy::Nobody);
+            _ if reconciles && call.observes() => ASKED,
+            _ if reconciles && call.origin() == Origin::Abandoned => UNRECONCILED,
+            _ => 0,
+        };
         Self(Arc::new(call))
     }
 
@@ -217,9 +209,12 @@ impl Call {
 
     /// Whether this is a call around the body that is being polled, and is not over itself.
     pub(crate) fn is_around(&self) -> bool {
-        let here = innermost();
-        let mut around = std::iter::successors(here.as_ref(), |call| call.0.outer.as_ref());
-        around.any(|call| call.is(self)) && !self.0.progress.over.load(Ordering::Relaxed)
+        innermost().is_some_and(|here| here.outwards().any(|call| call.is(self))) && !self.has(OVER)
+    }
+
+    /// This call and those around it, from the inside outwards.
+    fn outwards(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |call| call.0.outer.as_ref())
     }
 
     /// The lease whose loss stops the body. In observe mode nothing stops it.
@@ -298,75 +293,48 @@ impl Call {
     /// # }
     /// ```
     pub fn omit_outcome(&self) {
-        self.0.progress.omits.store(true, Ordering::Relaxed);
+        self.note(OMITS, true);
     }
 
-    /// Notes whether a transaction of the body has recorded the outcome.
-    pub(crate) fn note_recorded(&self, is_recorded: bool) {
-        let recorded = &self.0.progress.recorded;
-        recorded.store(is_recorded, Ordering::Relaxed);
+    /// Whether an event of the body has happened.
+    pub(crate) fn has(&self, event: u8) -> bool {
+        self.0.progress.load(Ordering::Relaxed) & event != 0
     }
 
-    /// Whether a transaction of the body has recorded the outcome, or tried to.
-    pub(crate) fn is_recorded(&self) -> bool {
-        self.0.progress.recorded.load(Ordering::Relaxed)
+    /// Notes whether an event of the body has happened. Returns whether it had before.
+    pub(crate) fn note(&self, event: u8, has_happened: bool) -> bool {
+        let progress = &self.0.progress;
+        let before = if has_happened {
+            progress.fetch_or(event, Ordering::Relaxed)
+        } else {
+            progress.fetch_and(!event, Ordering::Relaxed)
+        };
+        before & event != 0
     }
 
-    /// Whether the value is left out of the record.
-    pub(crate) fn omits_outcome(&self) -> bool {
-        self.0.progress.omits.load(Ordering::Relaxed)
-    }
-
-    /// Whether the body must ask now what became of an earlier attempt. A later try of the body
-    /// does not ask again.
+    /// Whether the body must ask now what became of an earlier attempt.
     pub(crate) fn begin_reconcile(&self) -> bool {
-        let question = &self.0.progress.question;
-        self.after_abandoned()
-            && question
-                .compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+        self.after_abandoned() && !self.note(ASKED, true)
     }
 
     /// Notes the answer.
     pub(crate) fn was_answered(&self, found: bool) {
-        self.0
-            .progress
-            .question
-            .store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
-    }
-
-    /// Whether the body returned the result of an earlier attempt.
-    pub(crate) fn is_reconciled(&self) -> bool {
-        self.0.progress.question.load(Ordering::Relaxed) == FOUND
-    }
-
-    /// Whether the body had to ask, and got no answer.
-    pub(crate) fn is_unreconciled(&self) -> bool {
-        self.0.must_reconcile
-            && matches!(
-                self.0.progress.question.load(Ordering::Relaxed),
-                NOT_ASKED | ASKED
-            )
-    }
-
-    /// Whether a guarded call of the body has failed with an error of `idem`. The body's own error
-    /// may contain it.
-    pub(crate) fn is_tainted(&self) -> bool {
-        self.0.progress.tainted.load(Ordering::Relaxed)
+        self.note(UNRECONCILED, false);
+        self.note(RECONCILED, found);
     }
 
     /// Marks the body around this call, which gets this call's result.
     pub(crate) fn pass_on_taint(&self) {
-        if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_tainted()) {
+        if let Some(outer) = self.0.outer.as_ref().filter(|_| self.has(TAINTED)) {
             outer.taint();
         }
     }
 
     /// Marks the nearest call that may keep its error: an unguarded one keeps nothing.
     fn taint(&self) {
-        let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
-        if let Some(call) = calls.find(|call| !matches!(call.guarded().held_by, HeldBy::Nobody)) {
-            call.0.progress.tainted.store(true, Ordering::Relaxed);
+        let keeps = |call: &&Self| !matches!(call.guarded().held_by, HeldBy::Nobody);
+        if let Some(call) = self.outwards().find(keeps) {
+            call.note(TAINTED, true);
         }
     }
 
@@ -376,13 +344,11 @@ impl Call {
         struct Over<'a>(&'a Call);
         impl Drop for Over<'_> {
             fn drop(&mut self) {
-                self.0.0.progress.over.store(true, Ordering::Relaxed);
+                self.0.note(OVER, true);
             }
         }
-        self.0.progress.over.store(false, Ordering::Relaxed);
-        self.0.progress.tainted.store(false, Ordering::Relaxed);
-        self.0.progress.omits.store(false, Ordering::Relaxed);
-        self.0.progress.recorded.store(false, Ordering::Relaxed);
+        // The question counts for all tries.
+        self.note(TAINTED | OMITS | RECORDED | OVER, false);
         if let Some(steps) = self.steps() {
             steps.begin_try();
         }
@@ -450,12 +416,10 @@ impl fmt::Debug for Call {
 
 /// Whether a call with this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
-    let is_reentrant = |around: &Around| {
-        std::iter::successors(around.call.as_ref(), |call| call.0.outer.as_ref()).any(|call| {
-            !call.0.progress.over.load(Ordering::Relaxed)
-                && call.guarded().runtime.identity() == runtime
-                && call.id() == id
+    innermost().is_some_and(|here| {
+        here.outwards().any(|call| {
+            let is_here = call.guarded().runtime.identity() == runtime && call.id() == id;
+            is_here && !call.has(OVER)
         })
-    };
-    AROUND.try_with(is_reentrant).unwrap_or(false)
+    })
 }

@@ -11,7 +11,6 @@ use crate::policy::settings::{
     Abandoned, Duplicate, InFlight, Settings, StoreFailure, keep_for, seconds,
 };
 use crate::record::{Claim, Commit, Encoded, Owner, RecordId};
-use crate::runtime::flight::ClaimContent;
 use crate::runtime::trace::{self, CallMetadata};
 use crate::token::Submission;
 
@@ -51,39 +50,32 @@ impl Request {
         }
     }
 
-    /// Returns the content of the claim without its owner.
-    pub(crate) fn claim_content(&self) -> ClaimContent {
-        ClaimContent {
+    /// Returns the part of a claim that its answer depends on. Calls of one process that ask the
+    /// same share their answers.
+    pub(crate) fn question(&self) -> Claim {
+        let settings = &self.settings;
+        Claim {
             id: self.id.clone(),
+            owner: Owner::NOBODY,
+            lease: Duration::ZERO,
+            hold: Duration::ZERO,
             fingerprint: self.fingerprint,
-            take_over: self.settings.abandoned == Abandoned::Rerun,
-            take_over_after: self.settings.take_over_after(),
-            max_attempts: self.settings.max_attempts(),
+            take_over: settings.abandoned == Abandoned::Rerun,
+            take_over_after: settings.take_over_after(),
+            max_attempts: settings.max_attempts(),
             must_be_issued: self.submission.is_some(),
+            metadata: None,
         }
     }
 
     /// Returns the claim that an owner sends.
     pub(crate) fn claim(&self, owner: Owner) -> Claim {
-        let ClaimContent {
-            id,
-            fingerprint,
-            take_over,
-            take_over_after,
-            max_attempts,
-            must_be_issued,
-        } = self.claim_content();
         Claim {
-            id,
             owner,
             lease: self.settings.lease,
             hold: self.settings.in_flight_expiry(),
-            fingerprint,
-            take_over,
-            take_over_after,
-            max_attempts,
-            must_be_issued,
             metadata: trace::of(self.metadata.as_ref()),
+            ..self.question()
         }
     }
 
@@ -125,15 +117,6 @@ impl Request {
         settings.store_failure = StoreFailure::Reject;
         if let Some(submission) = &mut self.submission {
             submission.settles = true;
-        }
-    }
-
-    pub(crate) fn in_flight(&self, lease_left: Duration) -> Error {
-        Error::InFlight {
-            operation: self.id.name().into(),
-            key: self.id.digest(),
-            lease_left,
-            retry_after: lease_left,
         }
     }
 }

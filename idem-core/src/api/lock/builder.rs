@@ -295,9 +295,9 @@ impl<'a> LockBuilder<'a> {
         let returned = match exit {
             BodyExit::Returned(returned) => Ok(returned),
             BodyExit::Panicked(panic) => Err(panic),
-            BodyExit::Lost => {
+            BodyExit::Lost(error) => {
                 current::taint();
-                return Err(term.lost_error().into());
+                return Err(error.into());
             }
         };
         // A release that fails continues when the lock is dropped.

@@ -373,7 +373,7 @@ async fn remove(runtime: &Runtime, request: &Request) -> Result<bool, Error> {
     let failed = |error| runtime.failed(&request.id, error);
     let removed = runtime.store.remove(&request.id).await.map_err(failed)?;
     if let Removed::InFlight { lease_left } = removed {
-        return Err(request.in_flight(lease_left));
+        return Err(Error::held(&request.id, lease_left));
     }
     let beside = end_run_beside(runtime, &request.id).await.map_err(failed)?;
     Ok(removed == Removed::Removed || beside)

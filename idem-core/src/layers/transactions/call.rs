@@ -17,7 +17,6 @@ use crate::adapter::engine::watch::{self, Seen};
 use crate::adapter::engine::{
     Answer, Around, Ending, Guarded, Handling, Held, HeldBy, MISCONFIGURED, Observer, Pause,
     Prepared, RETRIED, Request, Runtime, STORE_FAILED, StepLeft, Then, body, clock, give, observe,
-    unstopped,
 };
 use crate::adapter::{Round, Rounds, run_rounds};
 use crate::layers::transactions::bodies::Body;
@@ -285,8 +284,9 @@ where
     async fn unguarded<X, B: Body<X, R>>(&self, tx: &mut X, body: &mut B) -> CallEnd<T, E> {
         let end = {
             let mut running = pin!(Some(body.run(&mut *tx)));
-            let running = Around::keyless().run(body::run(None, running.as_mut()));
-            unstopped(running.await).await
+            Around::keyless()
+                .run(body::run(None, running.as_mut()))
+                .await
         };
         let report = |_, _: Option<&dyn Display>| {};
         let (_, answer) = self.handling.judge_once(None, Then::Release, end, &report);

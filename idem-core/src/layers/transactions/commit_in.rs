@@ -72,9 +72,9 @@ impl Call {
         };
         // If a transaction of a call in observe mode has written nothing, the outcome is committed
         // like any other.
-        let value = Some(value).filter(|_| !self.omits_outcome());
+        let value = Some(value).filter(|_| !self.has(current::OMITS));
         let is_written = write(guarded, term, tx, value).await?;
-        self.note_recorded(is_written);
+        self.note(current::RECORDED, is_written);
         Ok(())
     }
 }

@@ -6,8 +6,8 @@ use std::pin::pin;
 
 use crate::adapter::catch_user_panic;
 use crate::adapter::engine::{
-    BodyWatch, ERROR_KEPT, EXECUTED, Event, NOT_RECORDED, RELEASED, STORE_FAILED, StepLeft, TryEnd,
-    UNREADABLE, body, unstopped,
+    BodyExit, BodyWatch, ERROR_KEPT, EXECUTED, Event, NOT_RECORDED, RELEASED, STORE_FAILED,
+    StepLeft, UNREADABLE, body,
 };
 use crate::layers::transactions::bodies::Body;
 use crate::layers::transactions::driver::Transaction;
@@ -22,7 +22,7 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
         &mut self,
         call: &Call,
         body: &mut B,
-    ) -> TryEnd<R> {
+    ) -> BodyExit<R> {
         self.attempt = Some(call.attempt());
         let watch = BodyWatch::start();
         let exit = {
@@ -31,7 +31,7 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
         };
         watch.stop(&self.request.id);
         self.attempt = None;
-        unstopped(exit).await
+        exit
     }
 
     /// Does what is left to do to the record. Returns whether the body's error is recorded.

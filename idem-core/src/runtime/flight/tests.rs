@@ -5,9 +5,10 @@ use std::pin::pin;
 use futures_util::FutureExt as _;
 
 use super::*;
+use crate::encoding::fingerprint::Fingerprint;
 use crate::encoding::key::Key;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::Owner;
+use crate::record::{Owner, RecordId};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -15,19 +16,23 @@ fn id(key: u64) -> RecordId {
     RecordId::new("orders", &Key::encode(&key).unwrap()).unwrap()
 }
 
-fn content(key: u64) -> ClaimContent {
-    ClaimContent {
+fn question(key: u64) -> Claim {
+    Claim {
         id: id(key),
+        owner: Owner::NOBODY,
+        lease: Duration::ZERO,
+        hold: Duration::ZERO,
         fingerprint: None,
         take_over: true,
         take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
+        metadata: None,
     }
 }
 
 fn seat(flights: &Arc<Flights>, key: u64) -> FlightSeat {
-    flights.join(content(key))
+    flights.join(question(key))
 }
 
 fn counts(flights: &Flights) -> Vec<usize> {
@@ -70,26 +75,26 @@ async fn calls_share_a_flight_if_they_would_ask_the_store_the_same() {
     let flights = Arc::new(Flights::new());
     let first = seat(&flights, 1);
     assert!(first.is_first() && !seat(&flights, 1).is_first());
-    let one = content(1);
+    let one = question(1);
     for other in [
-        content(2),
-        ClaimContent {
+        question(2),
+        Claim {
             fingerprint: Some(Fingerprint::of(&1).unwrap()),
             ..one.clone()
         },
-        ClaimContent {
+        Claim {
             take_over: false,
             ..one.clone()
         },
-        ClaimContent {
+        Claim {
             take_over_after: Some(HOUR),
             ..one.clone()
         },
-        ClaimContent {
+        Claim {
             max_attempts: Some(1),
             ..one.clone()
         },
-        ClaimContent {
+        Claim {
             must_be_issued: true,
             ..one.clone()
         },
