@@ -373,6 +373,100 @@ async fn drive(mut driver: Driver) {
     }
 }
 
+/// The task without a tokio runtime that runs it, for the explorer of schedules.
+#[cfg(all(test, shuttle))]
+mod explored {
+    use shuttle::future::block_on;
+    use shuttle::thread;
+
+    use super::*;
+    use crate::explored::{explore, id};
+    use crate::record::{Claim, Claimed, Commit, Issue, Issued, RecordInfo, Removed, Renewal};
+    use crate::runtime::background::Background;
+    use crate::store::Store;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// A store that undoes the claim of `first` once it has undone another one.
+    struct InTurn {
+        first: RecordId,
+        undone: Notify,
+        is_undone: Mutex<bool>,
+    }
+
+    impl Store for InTurn {
+        async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+            if release.id != self.first {
+                *self.is_undone.lock().unwrap() = true;
+                self.undone.notify_waiters();
+                return Ok(Ownership::Held);
+            }
+            loop {
+                let undone = self.undone.notified();
+                if *self.is_undone.lock().unwrap() {
+                    return Ok(Ownership::Held);
+                }
+                undone.await;
+            }
+        }
+        async fn claim(&self, _: &Claim) -> Result<Claimed, StoreError> {
+            unreachable!()
+        }
+        async fn issue(&self, _: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+            unreachable!()
+        }
+        async fn commit(&self, _: &Commit) -> Result<Ownership, StoreError> {
+            unreachable!()
+        }
+        async fn renew(&self, _: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+            unreachable!()
+        }
+        async fn wait(&self, _: &RecordId, _: u64, _: Duration) -> Result<(), StoreError> {
+            unreachable!()
+        }
+        async fn inspect(&self, _: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+            unreachable!()
+        }
+        async fn remove(&self, _: &RecordId) -> Result<Removed, StoreError> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_claim_that_is_added_while_another_is_being_undone_is_undone_as_well() {
+        explore(|| {
+            let store = AnyStore::new(InTurn {
+                first: id("first"),
+                undone: Notify::new(),
+                is_undone: Mutex::default(),
+            });
+            let keepers = LeaseKeepers::new(store.clone(), Observer::default());
+            let undoing = Arc::new(Undoing::new(store, Observer::default(), &keepers));
+            let background = Arc::new(Background::default());
+            let now = clock::now();
+            let claim = |key: &str| {
+                let until = clock::after(now, LONG);
+                UnansweredClaim::new(id(key), Owner::generate(), LONG, until, background.undo())
+            };
+            let on = Handle::current().id();
+            undoing.lock().tasks.push(on);
+            undoing.add(claim("first"), now, &keepers);
+            let task = thread::spawn({
+                let undoing = undoing.clone();
+                let driver = Driver {
+                    undoing,
+                    on,
+                    moves: 0,
+                    is_done: false,
+                };
+                move || block_on(drive(driver))
+            });
+            undoing.add(claim("other"), now, &keepers);
+            task.join().unwrap();
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
