@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use idem::store::{Codec, CodecContext, CodecFailure, CodecId};
 use idem::{Begin, Error, Idempotency, MemoryStore, RecordState, erased_serde};
-use idem_testkit::FaultStore;
+use idem_testkit::{FaultStore, Step};
 
 use super::Res;
 use crate::support::LEASE;
@@ -52,9 +52,10 @@ impl Codec for PanickingCodec {
 #[tokio::test(start_paused = true)]
 async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
     let codec = PanickingCodec::default();
-    let store = MemoryStore::new();
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
     let panics = |now| codec.0.store(now, SeqCst);
-    let idempotency = Idempotency::builder(FaultStore::new(store))
+    let idempotency = Idempotency::builder(store)
         .codec(codec.clone())
         .local_cache(10)
         .build();
@@ -102,16 +103,20 @@ async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
     // What is settled by hand is written before anything is changed.
     drop(call("settled").begin().await.unwrap());
     tokio::time::sleep(LEASE).await;
+    let claims = faults.calls(Step::Claim);
     panics(true);
     assert!(matches!(
         call("settled").settle(&3).await,
         Err(Error::Config { .. })
     ));
     panics(false);
+    let found = call("settled").inspect().await.unwrap().unwrap();
     assert_eq!(
-        call("settled").inspect().await.unwrap().unwrap().state,
-        RecordState::Abandoned
+        (found.state, found.attempt),
+        (RecordState::Abandoned, 1),
+        "an attempt that only settles would be the second"
     );
+    assert_eq!(faults.calls(Step::Claim), claims, "nothing was claimed");
     call("settled").settle(&3).await.unwrap();
     assert_eq!(
         call("settled").run(unreachable).await.unwrap().into_inner(),

@@ -210,39 +210,28 @@ async fn p10_claims_that_started_no_body_use_up_no_attempts() {
 
 #[tokio::test(start_paused = true)]
 async fn p11_a_lease_that_was_lost_and_is_still_in_hand_hides_nothing_from_its_own_process() {
-    let store = MemoryStore::new();
-    let (one, faults) = faulty(&store);
-    faults.always(Step::Renew, Fault::LoseRequest);
-    let Begin::Execute(lost) = one
-        .operation("op")
-        .key("k")
-        .fingerprint(&1)
-        .lease(SHORT)
-        .begin()
-        .await
-        .unwrap()
-    else {
-        panic!()
-    };
-    // One that followed it before it was lost, and one that comes after, each in its own process'
-    // way.
-    let follower = one
-        .operation("op")
-        .key("k")
-        .wait(LONG)
-        .run(async || Res::Ok(2))
-        .await
-        .unwrap();
-    assert_eq!((follower.is_replayed(), follower.into_inner()), (false, 2));
-    let later = one
-        .operation("op")
-        .key("k")
-        .in_flight(InFlight::Reject)
-        .run(async || Res::Ok(3))
-        .await
-        .unwrap();
-    assert_eq!((later.is_replayed(), later.into_inner()), (true, 2));
-    drop(lost);
+    // One that comes after it was lost, and one that followed it before. Both would ask the store
+    // the same, so they meet it in one flight.
+    for followed in [false, true] {
+        let (idempotency, faults) = faulty(&MemoryStore::new());
+        faults.always(Step::Renew, Fault::LoseRequest);
+        let call = || idempotency.operation("op").key("k").fingerprint(&1);
+        let Begin::Execute(lost) = call().lease(SHORT).begin().await.unwrap() else {
+            panic!("nothing was there")
+        };
+        let next = if followed {
+            call().wait(LONG)
+        } else {
+            tokio::time::sleep(SHORT).await;
+            call().in_flight(InFlight::Reject)
+        };
+        let next = next.run(async || Res::Ok(2)).await.unwrap();
+        assert_eq!((next.is_replayed(), next.into_inner()), (false, 2));
+        let later = call().in_flight(InFlight::Reject);
+        let later = later.run(async || Res::Ok(3)).await.unwrap();
+        assert_eq!((later.is_replayed(), later.into_inner()), (true, 2));
+        drop(lost);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use idem_testkit::{Fault, FaultStore, Step};
 use tokio::sync::Notify;
 
 use super::Res;
+use crate::support::Failure;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Issued for ten minutes, submitted after nine.
@@ -19,7 +20,18 @@ const HOLD: Duration = Duration::from_secs(3600);
 /// error.
 type Second = (u32, Result<u64, ErrorKind>);
 
-async fn after_the_first(abandoned: Abandoned, is_undone: bool, (minutes, expected): Second) {
+/// How the first submission ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum First {
+    /// In its body.
+    CutOff,
+    /// Before its body: its claim is undone.
+    Undone,
+    /// The same, after a submission whose body has failed.
+    UndoneAfterRelease,
+}
+
+async fn after_the_first(abandoned: Abandoned, first: First, (minutes, expected): Second) {
     let store = FaultStore::new(MemoryStore::new());
     let faults = store.faults();
     let idempotency = Idempotency::new(store);
@@ -28,22 +40,36 @@ async fn after_the_first(abandoned: Abandoned, is_undone: bool, (minutes, expect
         .issue("ada", TTL)
         .await
         .unwrap();
+    let lease = match first {
+        First::UndoneAfterRelease => 2 * MINUTE,
+        First::CutOff | First::Undone => MINUTE / 2,
+    };
     let call = || {
         idempotency
             .operation("t.cut")
             .token(&token, "ada")
             .ttl(5 * MINUTE)
+            .lease(lease)
             .hold(HOLD)
             .abandoned(abandoned)
     };
     tokio::time::advance(9 * MINUTE).await;
-    if is_undone {
+    let body = async || Ok::<_, idem::Error>(idem::current().unwrap().attempt());
+    if first == First::UndoneAfterRelease {
+        let fails = async || Err::<u64, _>(Failure::Declined);
+        call().run(fails).await.unwrap_err();
+    }
+    if first != First::CutOff {
+        let before = match first {
+            First::UndoneAfterRelease => RecordState::Released,
+            _ => RecordState::Issued,
+        };
         // It was carried out, and no reply came.
         faults.always(Step::Claim, Fault::LoseReply);
-        call().run(async || Res::Ok(0)).await.unwrap_err();
+        call().run(body).await.unwrap_err();
         faults.clear();
         let state = async || call().inspect().await.unwrap().map(|info| info.state);
-        while state().await != Some(RecordState::Issued) {
+        while state().await != Some(before) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     } else {
@@ -55,15 +81,13 @@ async fn after_the_first(abandoned: Abandoned, is_undone: bool, (minutes, expect
         tokio::select! { _ = cut_off => panic!("it ended"), () = begun.notified() => {} }
     }
     tokio::time::advance(minutes * MINUTE).await;
-    let second = call()
-        .run(async || Ok::<_, idem::Error>(idem::current().unwrap().attempt()))
-        .await;
+    let second = call().run(body).await;
     let second = second
         .map(idem::Outcome::into_inner)
         .map_err(|error| error.kind());
     assert_eq!(
         second, expected,
-        "{abandoned:?}, undone: {is_undone}, {minutes} minutes later"
+        "{abandoned:?}, {first:?}, {minutes} minutes later"
     );
 }
 
@@ -71,7 +95,7 @@ async fn after_the_first(abandoned: Abandoned, is_undone: bool, (minutes, expect
 async fn p13_a_token_whose_submission_was_cut_off_counts_for_as_long_as_its_record_lives_and_is_unknown_then()
  {
     for second in [(9, Ok(2)), (11, Err(ErrorKind::UnknownToken))] {
-        after_the_first(Abandoned::Rerun, false, second).await;
+        after_the_first(Abandoned::Rerun, First::CutOff, second).await;
     }
     for second in [
         (1, Err(ErrorKind::Abandoned)),
@@ -79,11 +103,11 @@ async fn p13_a_token_whose_submission_was_cut_off_counts_for_as_long_as_its_reco
         (61, Ok(2)),
         (119, Ok(2)),
     ] {
-        after_the_first(Abandoned::Reject, false, second).await;
+        after_the_first(Abandoned::Reject, First::CutOff, second).await;
     }
     after_the_first(
         Abandoned::Reject,
-        false,
+        First::CutOff,
         (121, Err(ErrorKind::UnknownToken)),
     )
     .await;
@@ -92,9 +116,20 @@ async fn p13_a_token_whose_submission_was_cut_off_counts_for_as_long_as_its_reco
 #[tokio::test(start_paused = true)]
 async fn p13_a_token_whose_claim_was_undone_counts_for_as_long_as_that_was_kept_and_is_unknown_then()
  {
+    // An issued record expires with the claim's hold.
     for (abandoned, kept) in [(Abandoned::Rerun, 10), (Abandoned::Reject, 120)] {
-        after_the_first(abandoned, true, (1, Ok(1))).await;
-        after_the_first(abandoned, true, (kept - 1, Ok(1))).await;
-        after_the_first(abandoned, true, (kept + 1, Err(ErrorKind::UnknownToken))).await;
+        for second in [
+            (1, Ok(1)),
+            (kept - 1, Ok(1)),
+            (kept + 1, Err(ErrorKind::UnknownToken)),
+        ] {
+            after_the_first(abandoned, First::Undone, second).await;
+        }
+    }
+    // A released one is kept for ten leases, from when the claim was undone.
+    for abandoned in [Abandoned::Rerun, Abandoned::Reject] {
+        for second in [(1, Ok(2)), (19, Ok(2)), (21, Err(ErrorKind::UnknownToken))] {
+            after_the_first(abandoned, First::UndoneAfterRelease, second).await;
+        }
     }
 }
