@@ -273,10 +273,7 @@ impl FlightSeat {
                 Err(patience) => patience,
             };
             has_waited = true;
-            let since = self
-                .behind_claims_since
-                .filter(|_| patience.is_behind_claims);
-            let since = since.unwrap_or_else(clock::now);
+            let since = self.behind_claims_since.unwrap_or_else(clock::now);
             self.behind_claims_since = patience.is_behind_claims.then_some(since);
             let silent = async {
                 match &patience.term {

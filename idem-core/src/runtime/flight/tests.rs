@@ -121,6 +121,10 @@ async fn an_owner_whose_commit_was_sent_speaks_for_a_moment_and_only_for_calls_t
     assert_eq!(before.look(deadline).err().unwrap().until, now + PATIENCE);
     let soon = clock::after(now, PATIENCE / 2);
     assert_eq!(before.look(Some(soon)).err().unwrap().until, soon);
+    // Sent again, it speaks no longer.
+    tokio::time::advance(PATIENCE / 4).await;
+    owner.sending_step();
+    assert_eq!(before.look(deadline).err().unwrap().until, now + PATIENCE);
     assert!(matches!(
         before.look(None),
         Ok(Turn::Answer(Rejected::InFlight(_)))
@@ -255,20 +259,107 @@ async fn that_the_store_gave_no_answer_is_for_all_that_are_here_and_for_none_tha
 async fn that_the_store_gave_no_answer_is_no_news_after_a_later_answer_or_a_long_stop() {
     let outage = || Rejected::Store(StoreError::new(StoreErrorKind::Timeout, ""));
     let deadline = Some(clock::after(clock::now(), HOUR));
-    for stops in [false, true] {
+    for then in ["it stops", "another owns", "another waits"] {
         let flights = Arc::new(Flights::new());
         let slow = seat(&flights, 1);
-        let mut owner = seat(&flights, 1);
+        let mut other = seat(&flights, 1);
         let mut waits = seat(&flights, 1);
         tokio::time::advance(PATIENCE).await;
-        assert!(matches!(owner.look(None), Ok(Turn::Ask)));
-        if stops {
-            tokio::time::advance(NEWS).await;
-        } else {
-            owner.become_owner(term());
+        assert!(matches!(other.look(None), Ok(Turn::Ask)));
+        match then {
+            "it stops" => tokio::time::advance(NEWS).await,
+            "another owns" => other.become_owner(term()),
+            _ => other.share(Rejected::InFlight(Held::new(1, HOUR))),
         }
         slow.share(outage());
-        assert!(matches!(waits.look(deadline), Err(_) | Ok(Turn::Ask)));
+        let next = waits.look(deadline);
+        assert!(!matches!(next, Ok(Turn::Answer(_))), "{then}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_the_store_gave_no_answer_to_an_older_claim_ends_no_later_one() {
+    let flights = Arc::new(Flights::new());
+    let _first = seat(&flights, 1);
+    let mut slow = seat(&flights, 1);
+    let mut asks = seat(&flights, 1);
+    for asker in [&mut slow, &mut asks] {
+        tokio::time::advance(PATIENCE).await;
+        assert!(matches!(asker.look(None), Ok(Turn::Ask)));
+    }
+    let mut asking = pin!(asks.while_asking(pending::<()>()));
+    assert!(asking.as_mut().now_or_never().is_none());
+    // It was not polled for so long that this is no news.
+    tokio::time::advance(NEWS).await;
+    slow.share(Rejected::Store(StoreError::new(
+        StoreErrorKind::Timeout,
+        "",
+    )));
+    assert!(asking.now_or_never().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_late_replaces_none_to_a_later_claim() {
+    let flights = Arc::new(Flights::new());
+    let slow = seat(&flights, 1);
+    let mut asks = seat(&flights, 1);
+    let mut here = seat(&flights, 1);
+    tokio::time::advance(PATIENCE).await;
+    assert!(matches!(asks.look(None), Ok(Turn::Ask)));
+    asks.share(Rejected::Done);
+    slow.share(Rejected::InFlight(Held::new(1, HOUR)));
+    assert!(matches!(here.look(None), Ok(Turn::Answer(Rejected::Done))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_the_attempt_before_the_one_of_an_owner_of_this_process() {
+    let flights = Arc::new(Flights::new());
+    let deadline = Some(clock::after(clock::now(), HOUR));
+    let mut waits = seat(&flights, 1);
+    waits.share(Rejected::InFlight(Held::new(1, HOUR)));
+    let mut owner = seat(&flights, 1);
+    assert!(matches!(owner.look(None), Ok(Turn::Ask)));
+    owner.become_owner(term());
+    drop(owner);
+    assert!(matches!(waits.look(deadline), Ok(Turn::Ask)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_after_a_long_wait_for_claims_is_sent_again_only_within_a_second_of_its_beginning()
+{
+    for (does, is_for_claims) in [("asks", true), ("commits", true), ("owns", false)] {
+        for waited in [LONG_BEHIND_CLAIMS / 2, LONG_BEHIND_CLAIMS * 2] {
+            let flights = Arc::new(Flights::new());
+            let began = clock::now();
+            let mut other = seat(&flights, 1);
+            if does != "asks" {
+                other.become_owner(term());
+            }
+            if does == "commits" {
+                other.sending_step();
+            }
+            // The call that has sent its commit serves only those that came before.
+            let mut asks = seat(&flights, 1);
+            asks.joined = 0;
+            let flight = asks.flight.clone();
+            {
+                let mut turn = pin!(asks.turn(Some(clock::after(began, HOUR))));
+                for _ in 0..2 {
+                    // The second time, it is woken for nothing.
+                    flight.changed.notify_waiters();
+                    assert!(turn.as_mut().now_or_never().is_none(), "{does}");
+                    tokio::time::advance(waited / 2).await;
+                }
+                drop(other);
+                assert!(matches!(turn.await, (Turn::Ask, true)), "{does}");
+            }
+            let is_limited = is_for_claims && waited > LONG_BEHIND_CLAIMS;
+            assert_eq!(
+                asks.resends_until(clock::now()),
+                is_limited.then(|| began + FAILS_SOON),
+                "{does}"
+            );
+        }
     }
 }
 
