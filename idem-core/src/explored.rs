@@ -13,6 +13,7 @@ use shuttle::future::block_on;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
+use crate::MemoryStore;
 use crate::base::clock::{self, Clock};
 use crate::base::sync::Mutex;
 use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +28,7 @@ use crate::record::{
 use crate::runtime::background::Background;
 use crate::runtime::flight::{Flights, Turn};
 use crate::runtime::rejected::Rejected;
-use crate::store::{MemoryStore, Store};
+use crate::store::Store;
 
 const LONG: Duration = Duration::from_secs(3600);
 /// How many random schedules run, and how many that are chosen so that few switches make the

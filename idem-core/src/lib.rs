@@ -40,13 +40,13 @@ pub use crate::error::disposition::{Dispose, Disposition};
 pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
 #[cfg(feature = "encryption")]
 pub use crate::layers::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
+pub use crate::layers::memory::MemoryStore;
 pub use crate::outcome::{Outcome, Storable};
 pub use crate::policy::errors::{ErrorAction, ErrorPolicy, Retry};
 pub use crate::record::{RecordInfo, RecordState};
 pub use crate::runtime::background::Unfinished;
 pub use crate::runtime::builder::Builder;
 pub use crate::runtime::handle::Idempotency;
-pub use crate::store::memory::MemoryStore;
 pub use crate::task::current::{Call, current};
 pub use crate::task::scope::{install, installed, scope};
 pub use crate::task::watch::{Report, watch};
@@ -87,6 +87,7 @@ mod of_layers {
     pub use crate::layers::transactions::kept_error::{
         KeptRecord, TransactionAddress, Written, collect_kept_errors,
     };
+    pub use crate::layers::wire;
 }
 
 #[doc(hidden)]

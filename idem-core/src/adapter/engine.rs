@@ -14,11 +14,13 @@ pub(crate) use crate::lease::term::Term;
 pub(crate) use crate::observe::{self, BodyWatch, Event, Observer};
 #[cfg(feature = "encryption")]
 pub(crate) use crate::outcome::codec::Loggable;
+#[cfg(feature = "axum")]
+pub(crate) use crate::outcome::sealed;
 pub(crate) use crate::policy::errors::Then;
 pub(crate) use crate::record::reserved;
 pub(crate) use crate::runtime::Runtime;
 pub(crate) use crate::runtime::rejected::{Held, Rejected, STORE_FAILED, UNREADABLE};
-pub(crate) use crate::store::{DynStore, FirstSent};
+pub(crate) use crate::store::{DynStore, FirstSent, StepAnswer};
 pub(crate) use crate::task::current::{self, Around, Guarded, HeldBy};
 pub(crate) use crate::task::outcome_writer::OutcomeWriter;
 pub(crate) use crate::task::request::Request;

@@ -58,12 +58,12 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::MemoryStore;
     use crate::base::clock;
     use crate::encoding::key::Key;
     use crate::error::Error;
     use crate::record::{Owner, RecordId};
     use crate::runtime::handle::Idempotency;
-    use crate::store::MemoryStore;
 
     /// Counts how often it is dropped.
     struct Dropped(Arc<AtomicU32>);

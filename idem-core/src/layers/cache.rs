@@ -12,13 +12,13 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::future::{BoxFuture, Either, FutureExt as _};
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::time::Instant;
 
 use crate::adapter::engine::sync::{Mutex, MutexGuard};
-use crate::adapter::engine::{DynStore, FirstSent, clock, reserved};
+use crate::adapter::engine::{DynStore, FirstSent, StepAnswer, clock, reserved};
 use crate::record::{
     Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release,
     Removed, Renewal,
@@ -79,7 +79,7 @@ impl DynStore for Cached {
         self.inside.as_any()
     }
 
-    fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+    fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
         self.inside.claim(claim)
     }
 
@@ -87,23 +87,23 @@ impl DynStore for Cached {
         &self,
         commit: Commit,
         first_sent: &mut Option<FirstSent>,
-    ) -> BoxFuture<'_, Result<Ownership, StoreError>> {
+    ) -> StepAnswer<'_, Ownership> {
         if reserved(commit.id.operation()).is_some() {
             return self.inside.commit(commit, first_sent);
         }
         let sent = *first_sent.get_or_insert_with(|| self.sending(&commit.id));
         let sending = self.inside.commit(commit.clone(), first_sent);
-        async move {
+        let answered = async move {
             let answer = sending.await;
             if let Ok(Ownership::Held) = answer {
                 self.committed(sent, commit);
             }
             answer
-        }
-        .boxed()
+        };
+        Either::Right(answered.boxed())
     }
 
-    fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>> {
+    fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
         self.inside.release(release)
     }
 
@@ -253,8 +253,8 @@ mod tests {
 
     use super::*;
     use crate::record::{CodecId, Owner};
-    use crate::store::{AnyStore, MemoryStore, StoreHandle};
-    use crate::{Idempotency, Key};
+    use crate::store::{AnyStore, StoreHandle};
+    use crate::{Idempotency, Key, MemoryStore};
 
     const TTL: Duration = Duration::from_secs(100);
 
@@ -448,9 +448,9 @@ mod explored {
     use shuttle::thread;
 
     use super::*;
+    use crate::MemoryStore;
     use crate::base::sync::atomic::{AtomicBool, Ordering};
     use crate::explored::{at_once, claim, commit, explore, id};
-    use crate::store::MemoryStore;
 
     /// A call that begins after the removal never gets the outcome from before it.
     #[test]

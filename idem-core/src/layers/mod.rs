@@ -1,7 +1,11 @@
 //! What is built on the engine. Nothing below names a layer, and a layer uses only the public API,
 //! `api`, what [`adapter::engine`](crate::adapter) offers, and layers before it.
 
+#[cfg(feature = "axum")]
+mod axum;
 pub(crate) mod cache;
 #[cfg(feature = "encryption")]
 pub(crate) mod encryption;
+pub(crate) mod memory;
 pub(crate) mod transactions;
+pub mod wire;

@@ -470,7 +470,7 @@ mod tests;
 #[cfg(all(test, shuttle))]
 pub(crate) mod explored {
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::MemoryStore;
 
     pub(crate) struct Kept(Arc<LeaseKeeper>);
 

@@ -1,7 +1,5 @@
 //! The result of a body, and its stored form.
 
-#[cfg(feature = "axum")]
-mod axum;
 pub(crate) mod codec;
 pub(crate) mod versions;
 

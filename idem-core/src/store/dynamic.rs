@@ -2,14 +2,15 @@
 //! with futures; users hold a cheap handle.
 
 use std::any::Any;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
+use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready};
 use tokio::time::Instant;
 
+use super::Store;
 use super::admin::AdminStore;
-use super::{MemoryStore, Store};
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::StoreError;
 use crate::record::{
@@ -27,7 +28,7 @@ impl StoreHandle {
     /// The futures of its steps are compiled where this is called. A crate with a store calls it in
     /// its own [`into_handle`](Store::into_handle), so that no program compiles them again.
     pub fn new(store: impl Store) -> Self {
-        Self(AnyStore::Other(Arc::new(store)))
+        Self::of(store)
     }
 
     /// As [`new`](Self::new), for a store whose records can be listed.
@@ -35,9 +36,8 @@ impl StoreHandle {
         Self::new(store)
     }
 
-    /// The store in the process, without boxes.
-    pub(crate) fn memory(store: MemoryStore) -> Self {
-        Self(AnyStore::Memory(store))
+    pub(crate) fn of(store: impl DynStore) -> Self {
+        Self(AnyStore(Arc::new(store)))
     }
 }
 
@@ -87,14 +87,8 @@ impl std::fmt::Debug for StoreHandle {
 }
 
 /// Any store. Cheap to clone.
-///
-/// The memory store has a variant of its own. Its steps need no boxes, because each is done when it
-/// is called. Its calls need no flights, because they share the store itself.
 #[derive(Clone)]
-pub(crate) enum AnyStore {
-    Memory(MemoryStore),
-    Other(Arc<dyn DynStore>),
-}
+pub(crate) struct AnyStore(Arc<dyn DynStore>);
 
 /// The answer of a step, now or later.
 pub(crate) type StepAnswer<'a, T> =
@@ -112,115 +106,23 @@ impl AnyStore {
 
     /// The store itself, if it is of this type.
     pub(crate) fn of<S: Store>(&self) -> Option<&S> {
-        match self {
-            Self::Memory(memory) => (memory as &dyn Any).downcast_ref(),
-            Self::Other(store) => store.as_any().downcast_ref(),
-        }
+        self.as_any().downcast_ref()
     }
 
     /// Puts another store around this one, unless it is in this process.
     pub(crate) fn around<S: DynStore>(self, wrap: impl FnOnce(Arc<dyn DynStore>) -> S) -> Self {
-        match self {
-            Self::Memory(_) => self,
-            Self::Other(inside) => Self::Other(Arc::new(wrap(inside))),
+        if self.is_local() {
+            return self;
         }
+        Self(Arc::new(wrap(self.0)))
     }
+}
 
-    /// Whether the store is in this process, so that asking it less often saves nothing.
-    pub(crate) fn is_local(&self) -> bool {
-        matches!(self, Self::Memory(_))
-    }
+impl Deref for AnyStore {
+    type Target = dyn DynStore;
 
-    /// A new owner for a claim at this store.
-    pub(crate) fn owner(&self, now: Instant) -> Owner {
-        match self {
-            // No other process or machine has these records, not even after a fork or a clone.
-            Self::Memory(_) => Owner::within_process(now),
-            Self::Other(..) => Owner::generate(),
-        }
-    }
-
-    pub(crate) fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
-        match self {
-            Self::Memory(store) => Either::Left(ready(store.claim_now(&claim))),
-            Self::Other(store) => Either::Right(store.claim(claim)),
-        }
-    }
-
-    pub(crate) fn commit(
-        &self,
-        commit: Commit,
-        first_sent: &mut Option<FirstSent>,
-    ) -> StepAnswer<'_, Ownership> {
-        match self {
-            Self::Memory(store) => Either::Left(ready(Ok(store.commit_now(&commit)))),
-            Self::Other(store) => Either::Right(store.commit(commit, first_sent)),
-        }
-    }
-
-    pub(crate) fn known(
-        &self,
-        id: &RecordId,
-        fingerprint: Option<Fingerprint>,
-        now: Instant,
-    ) -> Option<(u64, Encoded)> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Other(store) => store.known(id, fingerprint, now),
-        }
-    }
-
-    pub(crate) fn forget_known(&self, id: &RecordId) {
-        if let Self::Other(store) = self {
-            store.forget_known(id);
-        }
-    }
-
-    pub(crate) fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
-        match self {
-            Self::Memory(store) => Either::Left(ready(Ok(store.release_now(&release)))),
-            Self::Other(store) => Either::Right(store.release(release)),
-        }
-    }
-
-    pub(crate) async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
-        match self {
-            Self::Memory(store) => Store::issue(store, issues).await,
-            Self::Other(store) => store.issue(issues).await,
-        }
-    }
-
-    pub(crate) async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
-        match self {
-            Self::Memory(store) => Store::renew(store, renewals).await,
-            Self::Other(store) => store.renew(renewals).await,
-        }
-    }
-
-    pub(crate) async fn wait(
-        &self,
-        id: &RecordId,
-        attempt: u64,
-        limit: Duration,
-    ) -> Result<(), StoreError> {
-        match self {
-            Self::Memory(store) => Store::wait(store, id, attempt, limit).await,
-            Self::Other(store) => store.wait(id, attempt, limit).await,
-        }
-    }
-
-    pub(crate) async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
-        match self {
-            Self::Memory(store) => Store::inspect(store, id).await,
-            Self::Other(store) => store.inspect(id).await,
-        }
-    }
-
-    pub(crate) async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
-        match self {
-            Self::Memory(store) => Store::remove(store, id).await,
-            Self::Other(store) => store.remove(id).await,
-        }
+    fn deref(&self) -> &Self::Target {
+        &*self.0
     }
 }
 
@@ -236,15 +138,26 @@ pub(crate) struct FirstSent {
 pub(crate) trait DynStore: Send + Sync + 'static {
     /// The [`Store`] itself, whatever is around it.
     fn as_any(&self) -> &dyn Any;
-    fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
+
+    /// Whether the store is in this process, so that asking it less often saves nothing.
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    /// A new owner for a claim at this store.
+    fn owner(&self, _now: Instant) -> Owner {
+        Owner::generate()
+    }
+
+    fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed>;
     /// `first_sent` stays with the sender, which may send the commit again: the outcome's retention
     /// may have begun with the first time.
     fn commit(
         &self,
         commit: Commit,
         first_sent: &mut Option<FirstSent>,
-    ) -> BoxFuture<'_, Result<Ownership, StoreError>>;
-    fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>>;
+    ) -> StepAnswer<'_, Ownership>;
+    fn release(&self, release: Release) -> StepAnswer<'_, Ownership>;
     fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>>;
     fn renew<'a>(
         &'a self,
@@ -282,20 +195,16 @@ impl<S: Store> DynStore for S {
         self
     }
 
-    fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        async move { Store::claim(self, &claim).await }.boxed()
+    fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
+        Either::Right(async move { Store::claim(self, &claim).await }.boxed())
     }
 
-    fn commit(
-        &self,
-        commit: Commit,
-        _: &mut Option<FirstSent>,
-    ) -> BoxFuture<'_, Result<Ownership, StoreError>> {
-        async move { Store::commit(self, &commit).await }.boxed()
+    fn commit(&self, commit: Commit, _: &mut Option<FirstSent>) -> StepAnswer<'_, Ownership> {
+        Either::Right(async move { Store::commit(self, &commit).await }.boxed())
     }
 
-    fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>> {
-        async move { Store::release(self, &release).await }.boxed()
+    fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
+        Either::Right(async move { Store::release(self, &release).await }.boxed())
     }
 
     fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>> {

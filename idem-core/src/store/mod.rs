@@ -90,9 +90,7 @@
 pub mod admin;
 pub mod clock;
 mod dynamic;
-pub(crate) mod memory;
 pub mod trail;
-pub mod wire;
 
 use std::future::Future;
 use std::time::Duration;
@@ -105,12 +103,11 @@ use crate::record::{
 
 pub use self::admin::AdminStore;
 pub use self::dynamic::StoreHandle;
-pub(crate) use self::dynamic::{AnyStore, DynStore, FirstSent};
-pub(crate) use self::memory::MemoryStore;
+pub(crate) use self::dynamic::{AnyStore, DynStore, FirstSent, StepAnswer};
 pub use crate::base::clock::Clock;
 pub use crate::of_layers::{
     Began, KeptRecord, Opened, OwnRow, RowOwner, Transaction, TransactionAddress, Transactions,
-    Wish, Written, collect_kept_errors,
+    Wish, Written, collect_kept_errors, wire,
 };
 pub use crate::outcome::codec::{Codec, CodecContext, CodecFailure};
 #[doc(inline)]

@@ -113,7 +113,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::MemoryStore;
     use crate::task::scope::{default_runtime, scope};
 
     /// Polls a future once, with a waker that does nothing.

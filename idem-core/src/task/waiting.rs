@@ -27,9 +27,9 @@ pub(crate) fn bounded_wait(wait: Duration) -> Duration {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::MemoryStore;
     use crate::error::Error;
     use crate::runtime::handle::Idempotency;
-    use crate::store::MemoryStore;
 
     #[tokio::test]
     async fn a_limit_shortens_the_waits_of_its_task_but_not_those_inside_of_a_body() {

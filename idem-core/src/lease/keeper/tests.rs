@@ -8,13 +8,14 @@ use tracing::subscriber::NoSubscriber;
 use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 use super::*;
+use crate::MemoryStore;
 use crate::encoding::key::Key;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release,
     Removed, Renewal,
 };
-use crate::store::{MemoryStore, Store};
+use crate::store::Store;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);

@@ -12,9 +12,9 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use super::{Inner, Swept};
-use crate::base::sync::atomic::{AtomicU64, Ordering};
-use crate::base::sync::{Condvar, Mutex, MutexGuard, spawn, wait_while};
-use crate::observe::catch_user_panic;
+use crate::adapter::catch_user_panic;
+use crate::adapter::engine::sync::atomic::{AtomicU64, Ordering};
+use crate::adapter::engine::sync::{Condvar, Mutex, MutexGuard, spawn, wait_while};
 
 /// A time that never comes, in nanoseconds of the store's clock.
 pub(super) const NEVER: u64 = u64::MAX;

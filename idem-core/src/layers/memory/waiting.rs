@@ -7,7 +7,7 @@ use hashbrown::hash_table::Entry;
 
 use super::MemoryStore;
 use super::shard::Target;
-use crate::base::sync::Notify;
+use crate::adapter::engine::sync::Notify;
 use crate::record::RecordId;
 
 /// Those of one shard.

@@ -54,7 +54,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 
-use crate::encoding::fingerprint::Fingerprint;
+use crate::Fingerprint;
 use crate::record::{CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 
 /// Separates a record in flight from the one that it took over.

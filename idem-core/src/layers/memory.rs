@@ -1,6 +1,7 @@
 //! The store inside the process.
 
 mod admin;
+mod in_process;
 mod shard;
 mod step;
 mod sweeper;
@@ -13,19 +14,20 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use self::in_process::InProcess;
 use self::shard::{Shard, Target};
 use self::step::{LockedStep, Waking};
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiter, Waiters};
-use super::{Store, StoreHandle};
-use crate::base::clock::{Clock, TokioClock};
-use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::base::sync::{Mutex, MutexGuard};
-use crate::error::{StoreError, StoreErrorKind};
+use crate::adapter::engine::clock::TokioClock;
+use crate::adapter::engine::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::adapter::engine::sync::{Mutex, MutexGuard};
 use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, OnClaim, Ownership, Record, RecordId, RecordInfo,
     Release, Removed, Renewal,
 };
+use crate::store::{Clock, Store, StoreHandle};
+use crate::{StoreError, StoreErrorKind};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 
@@ -265,12 +267,12 @@ impl MemoryStore {
     }
 
     /// Claims without a future, which would be made and moved only to be polled once.
-    pub(super) fn claim_now(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    fn claim_now(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.try_claim(claim)
             .or_else(|full| self.when_full(&claim.id, full, || self.try_claim(claim)))
     }
 
-    pub(super) fn commit_now(&self, commit: &Commit) -> Ownership {
+    fn commit_now(&self, commit: &Commit) -> Ownership {
         self.step(&commit.id, |step| {
             let on_commit = step
                 .find()
@@ -279,7 +281,7 @@ impl MemoryStore {
         })
     }
 
-    pub(super) fn release_now(&self, release: &Release) -> Ownership {
+    fn release_now(&self, release: &Release) -> Ownership {
         self.step(&release.id, |step| {
             let on_release = step
                 .find()
@@ -529,9 +531,8 @@ impl Store for MemoryStore {
         }))
     }
 
-    /// The handle needs no boxes, because each step is done when it is called.
     fn into_handle(self) -> StoreHandle {
-        StoreHandle::memory(self)
+        StoreHandle::of(InProcess(self))
     }
 }
 

@@ -10,9 +10,9 @@ use axum::response::{Html, IntoResponse, NoContent, Redirect, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::Error;
-use crate::error::problem::{CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, whole_seconds};
-use crate::outcome::{Storable, sealed};
+use crate::adapter::engine::sealed;
+use crate::adapter::{CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, whole_seconds};
+use crate::{Error, Storable};
 
 /// A value that is stored without the type around it.
 #[derive(Debug)]

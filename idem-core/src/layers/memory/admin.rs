@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::shard::Slot;
 use super::step::LockedStep;
 use super::{MemoryStore, lock};
-use crate::error::StoreError;
+use crate::StoreError;
 use crate::record::RecordInfo;
 use crate::store::admin::{
     AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page,

@@ -1,8 +1,8 @@
 //! With sweeps, the store answers as one map would.
 
 use super::*;
+use crate::layers::memory::shard::Slot;
 use crate::record::OnStep;
-use crate::store::memory::shard::Slot;
 
 /// The store as one map, without sweeps.
 #[derive(Default)]
