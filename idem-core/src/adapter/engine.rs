@@ -1,15 +1,16 @@
 //! What a layer uses besides the public API.
 
+pub(crate) use crate::base::printable::shown_name;
 pub(crate) use crate::base::{clock, sync};
 pub(crate) use crate::call::body::{self, BodyExit};
 pub(crate) use crate::call::judge::{Answer, Ending, Handling, RETRIED, StepLeft, give};
 pub(crate) use crate::call::keeping::Policy;
 pub(crate) use crate::call::owned::{
-    CALLER_DROPPED, COMMIT_REFUSED, ERROR_KEPT, EXECUTED, RELEASED,
+    CALLER_DROPPED, COMMIT_REFUSED, ERROR_KEPT, EXECUTED, Owned, RELEASED,
 };
 pub(crate) use crate::call::prepared::{MISCONFIGURED, Prepared};
 pub(crate) use crate::call::report::NOT_RECORDED;
-pub(crate) use crate::call::start::Pause;
+pub(crate) use crate::call::start::{CallStart, Pause};
 pub(crate) use crate::lease::term::Term;
 pub(crate) use crate::observe::{self, BodyWatch, Event, Observer};
 #[cfg(feature = "encryption")]
@@ -17,12 +18,14 @@ pub(crate) use crate::outcome::codec::Loggable;
 #[cfg(feature = "axum")]
 pub(crate) use crate::outcome::sealed;
 pub(crate) use crate::policy::errors::Then;
+pub(crate) use crate::policy::settings::{MAX_LENGTH, Settings};
 pub(crate) use crate::record::reserved;
 pub(crate) use crate::runtime::Runtime;
 pub(crate) use crate::runtime::rejected::{Held, Rejected, STORE_FAILED, UNREADABLE};
+pub(crate) use crate::runtime::trace::CallMetadata;
 pub(crate) use crate::store::{DynStore, FirstSent, StepAnswer};
 pub(crate) use crate::task::current::{self, Around, Guarded, HeldBy};
 pub(crate) use crate::task::outcome_writer::OutcomeWriter;
 pub(crate) use crate::task::request::Request;
 pub(crate) use crate::task::steps::RunEnd;
-pub(crate) use crate::task::watch;
+pub(crate) use crate::task::{held_keys, watch};

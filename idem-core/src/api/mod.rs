@@ -1,7 +1,6 @@
 //! Calls without the attribute.
 
 pub(crate) mod lease;
-pub(crate) mod lock;
 pub(crate) mod operation;
 pub(crate) mod step;
 

@@ -6,6 +6,7 @@ mod axum;
 pub(crate) mod cache;
 #[cfg(feature = "encryption")]
 pub(crate) mod encryption;
+pub(crate) mod locks;
 pub(crate) mod memory;
 pub(crate) mod transactions;
 pub mod wire;

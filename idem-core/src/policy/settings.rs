@@ -76,7 +76,7 @@ pub(crate) struct Settings {
     pub(crate) store_failure: StoreFailure,
     pub(crate) missing_key: MissingKey,
     /// `u64::MAX` for no limit, because an `Option` is twice as large.
-    most_attempts: u64,
+    pub(crate) most_attempts: u64,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
     /// The body runs whatever the record says.
@@ -128,19 +128,6 @@ impl Settings {
         reconciles: false,
         observes: false,
     };
-
-    /// Returns those of a lock. Its record has no outcome, and `ttl` is how long its attempt is
-    /// kept.
-    pub(crate) fn of_lock(&self) -> Self {
-        let mut settings = Self {
-            lease: self.lease,
-            duplicate: Duplicate::Reject,
-            ..Self::DEFAULT
-        };
-        settings.times.ttl_millis = DEFAULT_HOLD_MILLIS;
-        settings.times.wait_millis = self.times.wait_millis;
-        settings
-    }
 
     /// Refuses an invalid setting with an error that says what to write.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {

@@ -3,7 +3,7 @@
 pub(crate) mod begun_steps;
 pub(crate) mod carried;
 pub(crate) mod current;
-pub(crate) mod held_locks;
+pub(crate) mod held_keys;
 pub(crate) mod inherited;
 pub(crate) mod outcome_writer;
 pub(crate) mod request;

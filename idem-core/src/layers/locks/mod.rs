@@ -1,15 +1,15 @@
 //! Locks: leases without an outcome.
 
 mod builder;
-mod locks;
+mod several;
 
 use std::fmt;
 
 pub use self::builder::LockBuilder;
-pub use self::locks::Locks;
+pub use self::several::Locks;
+use crate::Error;
+use crate::adapter::engine::held_keys::HeldKey;
 use crate::api::lease::Lease;
-use crate::error::Error;
-use crate::task::held_locks::HeldLock;
 
 /// A lock that is held: no other holder of the same key exists until it is released, dropped or
 /// [lost](Self::lost). From [`LockBuilder::acquire`].
@@ -56,8 +56,8 @@ impl Lock {
     }
 
     /// `None` under a disabled runtime.
-    fn held(&self) -> Option<HeldLock> {
-        Some(HeldLock {
+    fn held(&self) -> Option<HeldKey> {
+        Some(HeldKey {
             runtime: self.lease.runtime()?,
             term: self.lease.term()?.clone(),
         })

@@ -8,25 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Lock, Locks};
+use crate::adapter::engine::body::{self, BodyExit};
+use crate::adapter::engine::{
+    CallMetadata, CallStart, MAX_LENGTH, Owned, Prepared, Rejected, Request, Runtime, Settings,
+    clock, current, held_keys, shown_name,
+};
 use crate::api::lease::Lease;
-use crate::base::clock;
-use crate::base::duration::IntoDuration;
-use crate::base::printable::shown_name;
-use crate::call::body::{self, BodyExit};
-use crate::call::owned::Owned;
-use crate::call::prepared::Prepared;
-use crate::call::recorded::Recorded;
-use crate::call::start::CallStart;
-use crate::encoding::key::KeyPart;
-use crate::error::Error;
-use crate::policy::settings::{MAX_LENGTH, Settings};
+use crate::bounds::IntoDuration;
+use crate::policy::Duplicate;
 use crate::record::{LOCK_PREFIX, RecordId, is_lock, is_valid_operation};
-use crate::runtime::Runtime;
-use crate::runtime::handle::Idempotency;
-use crate::runtime::rejected::Rejected;
-use crate::runtime::trace::CallMetadata;
-use crate::task::request::Request;
-use crate::task::{current, held_locks};
+use crate::{Error, Idempotency, KeyPart, Recorded};
 
 /// A lock that is to be acquired: its name, its keys and its settings. [`Idempotency::lock`] begins
 /// it.
@@ -81,7 +72,7 @@ impl<'a> LockBuilder<'a> {
     fn new(runtime: Option<Arc<Runtime>>, name: Cow<'a, str>) -> Self {
         let settings = runtime
             .as_ref()
-            .map_or(Settings::DEFAULT, |runtime| runtime.settings.of_lock());
+            .map_or(Settings::DEFAULT, |runtime| settings_of(&runtime.settings));
         let mut builder = Self {
             runtime,
             name,
@@ -289,7 +280,7 @@ impl<'a> LockBuilder<'a> {
         };
         let term = held.term.clone();
         let exit = {
-            let running = pin!(Some(held_locks::inside(held, body(&lock))));
+            let running = pin!(Some(held_keys::inside(held, body(&lock))));
             body::run(Some(&*term), running).await
         };
         let returned = match exit {
@@ -354,6 +345,19 @@ impl<'a> LockBuilder<'a> {
     }
 }
 
+/// Returns the settings of a lock. Its record has no outcome, and `ttl` is how long its attempt is
+/// kept.
+fn settings_of(defaults: &Settings) -> Settings {
+    let mut settings = Settings {
+        lease: defaults.lease,
+        duplicate: Duplicate::Reject,
+        ..Settings::DEFAULT
+    };
+    settings.set_ttl(settings.hold());
+    settings.set_wait(defaults.wait());
+    settings
+}
+
 /// Reports a lock that is not even asked for.
 fn announced(error: Error) -> Error {
     Prepared::Refused(error.clone()).announce();
@@ -387,7 +391,7 @@ impl Wanted {
 
     /// Refuses a key whose lock's body this is: it would wait for itself.
     fn check_reentry(&self, request: &Request) -> Result<(), Error> {
-        if held_locks::is_inside(&request.id, self.runtime.identity()) {
+        if held_keys::is_inside(&request.id, self.runtime.identity()) {
             return Err(self.runtime.reject(request, Rejected::Reentrant));
         }
         Ok(())

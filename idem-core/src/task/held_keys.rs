@@ -1,4 +1,5 @@
-//! The locks whose bodies are running, so that such a body does not wait for itself.
+//! The keys that are held by the bodies that run here and have no outcome, so that such a body does
+//! not wait for itself.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,13 +8,13 @@ use crate::lease::term::Term;
 use crate::record::RecordId;
 
 tokio::task_local! {
-    /// The innermost lock whose body is running.
+    /// The innermost key whose body is running.
     static INSIDE: Inside;
 }
 
-/// The locks whose bodies are running here, the innermost first.
+/// The keys whose bodies are running here, the innermost first.
 #[derive(Clone, Default)]
-pub(crate) struct Inside(Option<Arc<(HeldLock, Inside)>>);
+pub(crate) struct Inside(Option<Arc<(HeldKey, Inside)>>);
 
 impl Inside {
     pub(crate) fn here() -> Self {
@@ -26,26 +27,26 @@ impl Inside {
     }
 }
 
-/// A lock that is held in this process.
-pub(crate) struct HeldLock {
+/// A key that is held in this process.
+pub(crate) struct HeldKey {
     /// The address of the runtime: keys of two runtimes have nothing to do with each other.
     pub(crate) runtime: usize,
     pub(crate) term: Arc<Term>,
 }
 
-impl HeldLock {
+impl HeldKey {
     fn is_held(&self, id: &RecordId, runtime: usize) -> bool {
         self.runtime == runtime && self.term.id == *id && self.term.is_held()
     }
 }
 
-/// Runs the body of a lock.
-pub(crate) fn inside<F: Future>(lock: HeldLock, body: F) -> impl Future<Output = F::Output> {
+/// Runs the body of a key.
+pub(crate) fn inside<F: Future>(key: HeldKey, body: F) -> impl Future<Output = F::Output> {
     let outer = Inside::here();
-    Inside(Some(Arc::new((lock, outer)))).around(body)
+    Inside(Some(Arc::new((key, outer)))).around(body)
 }
 
-/// Whether this code runs in the body of a lock with this key, and would wait for itself.
+/// Whether this code runs in the body of this key, and would wait for itself.
 pub(crate) fn is_inside(id: &RecordId, runtime: usize) -> bool {
     let is_inside = |innermost: &Inside| {
         std::iter::successors(innermost.0.as_ref(), |inside| inside.1.0.as_ref())

@@ -8,7 +8,7 @@ use std::{slice, vec};
 use futures_util::future::join_all;
 
 use super::Lock;
-use crate::error::Error;
+use crate::Error;
 
 /// The locks of several keys, all of them held. From [`LockBuilder::acquire_all`]. They are in the
 /// order in which the keys were given.
