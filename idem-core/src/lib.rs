@@ -20,7 +20,6 @@ pub mod record;
 mod runtime;
 pub mod store;
 mod task;
-mod token;
 
 /// For those who write a [`Codec`]: the version that it is written against.
 #[doc(no_inline)]
@@ -41,6 +40,7 @@ pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind
 pub use crate::layers::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::layers::locks::{Lock, LockBuilder, Locks};
 pub use crate::layers::memory::MemoryStore;
+pub use crate::layers::tokens::{InvalidToken, Token};
 pub use crate::outcome::{Outcome, Storable};
 pub use crate::policy::errors::{ErrorAction, ErrorPolicy, Retry};
 pub use crate::record::{RecordInfo, RecordState};
@@ -50,7 +50,6 @@ pub use crate::runtime::handle::Idempotency;
 pub use crate::task::current::{Call, current};
 pub use crate::task::scope::{install, installed, scope};
 pub use crate::task::watch::{Report, watch};
-pub use crate::token::{InvalidToken, Token};
 
 // Their paths before the modules `bounds`, `policy` and `store` existed.
 #[doc(hidden)]
@@ -73,10 +72,10 @@ pub mod bounds {
     pub use crate::base::duration::IntoDuration;
     pub use crate::call::reconcile::Reconcile;
     pub use crate::encoding::fingerprint::FingerprintPart;
+    pub use crate::layers::tokens::AsToken;
     pub use crate::layers::transactions::api::{InTransactionPolicy, RerunWhen};
     pub use crate::layers::transactions::bodies::{RunsAgain, TransactionBody};
     pub use crate::policy::errors::{Action, Frequency, HasErrorPolicy, Never, Sometimes};
-    pub use crate::token::AsToken;
 }
 
 /// What [`store`] exports of a layer. The room itself comes before the layers.

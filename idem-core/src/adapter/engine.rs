@@ -11,6 +11,7 @@ pub(crate) use crate::call::owned::{
 pub(crate) use crate::call::prepared::{MISCONFIGURED, Prepared};
 pub(crate) use crate::call::report::NOT_RECORDED;
 pub(crate) use crate::call::start::{CallStart, Pause};
+pub(crate) use crate::encoding::key::write_after;
 pub(crate) use crate::lease::term::Term;
 pub(crate) use crate::observe::{self, BodyWatch, Event, Observer};
 #[cfg(feature = "encryption")]
@@ -18,10 +19,11 @@ pub(crate) use crate::outcome::codec::Loggable;
 #[cfg(feature = "axum")]
 pub(crate) use crate::outcome::sealed;
 pub(crate) use crate::policy::errors::Then;
-pub(crate) use crate::policy::settings::{MAX_LENGTH, Settings};
+pub(crate) use crate::policy::settings::{MAX_LENGTH, Settings, whole_millis};
 pub(crate) use crate::record::reserved;
 pub(crate) use crate::runtime::Runtime;
-pub(crate) use crate::runtime::rejected::{Held, Rejected, STORE_FAILED, UNREADABLE};
+pub(crate) use crate::runtime::admission::Admission;
+pub(crate) use crate::runtime::rejected::{Held, NOT_ISSUED, Rejected, STORE_FAILED, UNREADABLE};
 pub(crate) use crate::runtime::trace::CallMetadata;
 pub(crate) use crate::store::{DynStore, FirstSent, StepAnswer};
 pub(crate) use crate::task::current::{self, Around, Guarded, HeldBy};

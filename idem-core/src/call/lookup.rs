@@ -12,7 +12,6 @@ use crate::record::{RecordInfo, RecordState};
 use crate::runtime::Runtime;
 use crate::runtime::rejected::Rejected;
 use crate::task::request::Request;
-use crate::token::Flaw;
 
 /// The result of a call with a key, from [`Operation::lookup`](crate::Operation::lookup).
 ///
@@ -82,16 +81,14 @@ impl Runtime {
     /// Asks the store what it has at a key. This is one step that changes nothing, so a drop or a
     /// failure leaves nothing to undo.
     pub(crate) async fn lookup(&self, request: &Request) -> Result<Undecoded, Error> {
-        if let Some(submission) = &request.submission {
-            match self.admit(request, submission, clock::now()) {
-                Ok(()) => {}
-                // The token was never issued to this subject, so it was never used.
-                Err(flaw @ Rejected::Token(_)) => {
-                    self.reject(request, flaw);
-                    return Ok(Undecoded(Lookup::Unknown));
-                }
-                Err(throttled) => return Err(self.reject(request, throttled)),
-            }
+        if let Some(admission) = &request.admission
+            && let Err(why) = admission.admit(&request.id, clock::now())
+        {
+            return match self.reject(request, why) {
+                // The key was never issued to this caller, so it was never used.
+                Error::UnknownToken { .. } => Ok(Undecoded(Lookup::Unknown)),
+                error => Err(error),
+            };
         }
         let info = self
             .store
@@ -99,9 +96,9 @@ impl Runtime {
             .await
             .map_err(|error| self.failed(&request.id, error))?;
         let Some(info) = info else {
-            if request.submission.is_some() {
-                // Counts against the throttle, so that lookups do not help to guess tokens.
-                let _counted = self.reject(request, Rejected::Token(Flaw::Unknown));
+            if request.admission.is_some() {
+                // Counts as a call does, so that lookups do not help to guess.
+                let _counted = self.reject(request, Rejected::NotIssued { is_expired: false });
             }
             return Ok(self.found(request, 0, "nothing", Lookup::Unknown));
         };

@@ -22,7 +22,6 @@ use crate::runtime::undoing::NOT_RELEASED;
 use crate::runtime::{Runtime, trace};
 use crate::task::current;
 use crate::task::request::Request;
-use crate::token::Submission;
 
 pub(crate) const NOT_RECORDED: Event = Event::warn("not_recorded");
 
@@ -33,7 +32,7 @@ impl Runtime {
         self.observer.observing(request.settings.observes)
     }
 
-    /// Refuses a call inside its own body, and one with an invalid token.
+    /// Refuses a call inside its own body, and one whose key was certainly not issued.
     pub(crate) fn admit_call(
         self: &Arc<Self>,
         request: &Request,
@@ -42,26 +41,8 @@ impl Runtime {
         if current::is_reentrant(&request.id, self.identity()) {
             return Err(Rejected::Reentrant);
         }
-        let submission = request.submission.as_ref();
-        submission.map_or(Ok(()), |submission| self.admit(request, submission, now))
-    }
-
-    /// Refuses a submission whose token is malformed, or whose subject has sent too many invalid
-    /// tokens.
-    pub(crate) fn admit(
-        &self,
-        request: &Request,
-        submission: &Submission,
-        now: Instant,
-    ) -> Result<(), Rejected> {
-        if let Some(throttle) = self.throttle.as_ref().filter(|_| !submission.settles)
-            && let Some(retry_after) = throttle.check(request.id.name(), submission.subject, now)
-        {
-            return Err(Rejected::Throttled(retry_after));
-        }
-        submission
-            .flaw
-            .map_or(Ok(()), |flaw| Err(Rejected::Token(flaw)))
+        let admission = request.admission.as_ref();
+        admission.map_or(Ok(()), |admission| admission.admit(&request.id, now))
     }
 
     /// Reports a rejection, and turns it into a replay, an unguarded run, or an error. In observe
@@ -130,19 +111,18 @@ impl Runtime {
         let Request {
             id,
             settings,
-            submission,
+            admission,
             ..
         } = request;
-        if let Rejected::Token(flaw) = why
-            && flaw.may_be_guess()
-            && let (Some(throttle), Some(submission)) = (&self.throttle, submission)
-            && !submission.settles
-        {
-            throttle.failed(id.name(), submission.subject, clock::now());
-        }
+        let why = match (why, admission) {
+            (Rejected::NotIssued { is_expired }, Some(admission)) => {
+                admission.not_issued(id, is_expired)
+            }
+            (why, _) => why,
+        };
         let (event, attempt) = why.event(settings);
         let observer = self.reporter(request);
-        match (&why, submission) {
+        match (&why, admission) {
             (Rejected::Store(error), _) => {
                 self.observer.report(event, id, 0, Some(error));
                 if why.runs_unguarded(settings) {
@@ -155,8 +135,8 @@ impl Runtime {
                     observer.decided(would, id, 0);
                 }
             }
-            (_, Some(submission)) => {
-                observer.report(event, id, attempt, Some(submission));
+            (_, Some(admission)) => {
+                observer.report(event, id, attempt, Some(admission));
             }
             (_, None) => observer.decided(event, id, attempt),
         }

@@ -95,7 +95,7 @@ pub(crate) struct Times {
     hold_millis: u64,
     /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
     pub(crate) remember_is_default: bool,
-    /// No record ends before this many seconds: the time for which the token of the call was
+    /// No record ends before this many seconds: the time for which the key of the call was
     /// issued.
     pub(crate) least_secs: u32,
 }

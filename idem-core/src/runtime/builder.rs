@@ -1,5 +1,6 @@
 //! How a runtime is made.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,6 @@ use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::runtime::{Runtime, RuntimeConfig};
 use crate::store::{AnyStore, Store};
-use crate::token::throttle::Throttle;
 
 impl Idempotency {
     /// Creates a runtime with the built-in defaults: `ttl` 24 h, `lease` 30 s, `wait` 5 s.
@@ -33,7 +33,7 @@ impl Idempotency {
             settings: Settings::DEFAULT,
             codec: AnyCodec::default(),
             observer: Observer::default(),
-            throttle: None,
+            shared: None,
             trace: None,
             checks_outcomes: false,
             profile: Profile::default(),
@@ -68,7 +68,8 @@ pub struct Builder {
     settings: Settings,
     codec: AnyCodec,
     observer: Observer,
-    throttle: Option<(u32, Duration)>,
+    /// As [`Runtime::shared`].
+    pub(crate) shared: Option<Arc<dyn Any + Send + Sync>>,
     trace: Option<TraceContext>,
     checks_outcomes: bool,
     profile: Profile,
@@ -198,7 +199,7 @@ impl Builder {
     }
 
     /// Notes the first thing that is wrong.
-    fn note(&mut self, reason: String) {
+    pub(crate) fn note(&mut self, reason: String) {
         self.problem.get_or_insert_with(|| ConfigError::new(reason));
     }
 
@@ -297,39 +298,6 @@ impl Builder {
     #[must_use]
     pub fn codec(mut self, codec: impl Codec) -> Self {
         self.codec = AnyCodec::Other(Arc::new(codec));
-        self
-    }
-
-    /// Limits invalid tokens. After a subject has sent `max` invalid tokens (unknown, forged or
-    /// another subject's, but not expired ones), each of its submissions gets
-    /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
-    /// them. Default: no limit. Neither may be zero.
-    ///
-    /// The 128 random bits of a token prevent guessing, with or without a limit. The limit saves
-    /// the store a command for each try, and makes such clients visible. So each process counts for
-    /// itself, for each operation, and remembers the last 65,536 such subjects. Calls that run at
-    /// the same time are not counted yet.
-    ///
-    /// The caller must not be able to choose the subject, and other sites must not be able to send
-    /// its forms (use a cookie with `SameSite`). Otherwise other people can lock the subject out.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use idem_core as idem;
-    /// # use std::time::Duration;
-    /// # fn example(store: impl idem::Store) {
-    /// let idempotency = idem::Idempotency::builder(store)
-    ///     .limit_token_failures(10, Duration::from_secs(60))
-    ///     .build();
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn limit_token_failures(mut self, max: u32, window: impl IntoDuration) -> Self {
-        match window.into_duration() {
-            Ok(window) => self.throttle = Some((max, window)),
-            Err(reason) => self.note(format!("the window of `limit_token_failures`: {reason}")),
-        }
         self
     }
 
@@ -449,7 +417,7 @@ impl Builder {
             mut settings,
             codec,
             observer,
-            throttle,
+            shared,
             trace,
             profile,
             checks_outcomes,
@@ -464,7 +432,7 @@ impl Builder {
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
             keepers,
-            throttle: throttle.map(|(max, window)| Throttle::new(max, window)),
+            shared,
             flights: Arc::new(Flights::new()),
             background: Arc::default(),
             store,
@@ -496,15 +464,6 @@ impl Builder {
 
     fn check(&self) -> Result<(), ConfigError> {
         self.problem.clone().map_or(Ok(()), Err)?;
-        if self
-            .throttle
-            .is_some_and(|(max, window)| max == 0 || window.is_zero())
-        {
-            return Err(ConfigError::new(
-                "`limit_token_failures` is given a zero; allow at least one failure, in a window \
-                 of some seconds or minutes",
-            ));
-        }
         self.unlisted()?;
         self.settings.check()
     }

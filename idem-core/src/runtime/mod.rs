@@ -1,5 +1,6 @@
 //! The runtime: a store, the settings, and what the calls of a process share.
 
+pub(crate) mod admission;
 pub(crate) mod background;
 pub(crate) mod builder;
 pub(crate) mod flight;
@@ -9,6 +10,7 @@ pub(crate) mod steps;
 pub(crate) mod trace;
 pub(crate) mod undoing;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::{ConfigError, Error, StoreError};
@@ -24,7 +26,6 @@ use crate::runtime::rejected::{Rejected, of_failure};
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::store::AnyStore;
-use crate::token::throttle::Throttle;
 
 /// A store, its settings, and the state that calls of one process share.
 pub(crate) struct Runtime {
@@ -33,8 +34,8 @@ pub(crate) struct Runtime {
     pub(crate) config: RuntimeConfig,
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
-    /// The subjects that sent too many invalid tokens, if that is limited.
-    pub(crate) throttle: Option<Throttle>,
+    /// What a layer keeps for all calls of this runtime.
+    pub(crate) shared: Option<Arc<dyn Any + Send + Sync>>,
     pub(crate) keepers: LeaseKeepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,

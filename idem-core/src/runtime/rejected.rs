@@ -9,8 +9,8 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::Event;
 use crate::policy::settings::{Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claimed, Encoded, Origin, RecordId};
-use crate::token::Flaw;
 
+pub(crate) const NOT_ISSUED: Event = Event::warn("token_unknown");
 pub(crate) const REJECTED_ABANDONED: Event = Event::warn("rejected_abandoned");
 pub(crate) const REPLAYED: Event = Event::debug("replayed");
 pub(crate) const STORE_FAILED: Event = Event::warn("store_failed");
@@ -21,15 +21,25 @@ pub(crate) const WAITED: Event = Event::debug("waited");
 #[derive(Clone)]
 pub(crate) enum Rejected {
     InFlight(Held),
-    Committed { attempt: u64, outcome: Encoded },
+    Committed {
+        attempt: u64,
+        outcome: Encoded,
+    },
     Done,
     Mismatch,
     Abandoned(u64),
     Exhausted(u64),
     TooLate(u64),
     Reentrant,
-    Token(Flaw),
-    Throttled(Duration),
+    /// The key must be issued, and is not, or not any more.
+    NotIssued {
+        is_expired: bool,
+    },
+    /// By its [`Admission`](super::admission::Admission).
+    Refused {
+        event: Event,
+        error: Error,
+    },
     Store(StoreError),
 }
 
@@ -67,8 +77,8 @@ impl Rejected {
             Claimed::Mismatch => Self::Mismatch,
             Claimed::Abandoned { attempt } => Self::Abandoned(attempt),
             Claimed::Exhausted { attempts } => Self::Exhausted(attempts),
-            Claimed::NotIssued => Self::Token(Flaw::Unknown),
-            Claimed::IssueExpired => Self::Token(Flaw::Expired),
+            Claimed::NotIssued => Self::NotIssued { is_expired: false },
+            Claimed::IssueExpired => Self::NotIssued { is_expired: true },
         })
     }
 
@@ -102,8 +112,8 @@ impl Rejected {
             Self::Done => Event::debug("rejected_already_done"),
             Self::Mismatch => Event::warn("rejected_mismatch"),
             Self::Reentrant => Event::warn("rejected_reentrant"),
-            Self::Throttled(_) => Event::warn("token_throttled"),
-            Self::Token(flaw) => flaw.event(),
+            Self::NotIssued { .. } => NOT_ISSUED,
+            Self::Refused { event, .. } => *event,
             Self::Store(error) => of_failure(error),
         };
         (event, 0)
@@ -133,12 +143,8 @@ impl Rejected {
                 attempt,
             },
             Self::Reentrant => Error::Reentrant { operation, key },
-            Self::Throttled(retry_after) => Error::Throttled {
-                operation,
-                key,
-                retry_after,
-            },
-            Self::Token(_) => Error::UnknownToken { operation, key },
+            Self::NotIssued { .. } => Error::UnknownToken { operation, key },
+            Self::Refused { error, .. } => error,
             Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => {
                 Error::unreadable(id, &error.to_string())
             }

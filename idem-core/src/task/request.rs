@@ -11,16 +11,16 @@ use crate::policy::settings::{
     Abandoned, Duplicate, InFlight, Settings, StoreFailure, keep_for, seconds,
 };
 use crate::record::{Claim, Commit, Encoded, Owner, RecordId};
+use crate::runtime::admission::Admission;
 use crate::runtime::trace::{self, CallMetadata};
-use crate::token::Submission;
 
 /// One call: what is claimed, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) id: RecordId,
     pub(crate) fingerprint: Option<Fingerprint>,
-    /// Set if the key comes from a token. Such a call runs only if the key was issued.
-    pub(crate) submission: Option<Box<Submission>>,
+    /// Set if the call runs only if its key was issued.
+    pub(crate) admission: Option<Arc<dyn Admission>>,
     pub(crate) settings: Settings,
     /// The versions of the outcome's type. `None`: there is only one.
     pub(crate) versions: Option<Box<Versions>>,
@@ -63,7 +63,7 @@ impl Request {
             take_over: settings.abandoned == Abandoned::Rerun,
             take_over_after: settings.take_over_after(),
             max_attempts: settings.max_attempts(),
-            must_be_issued: self.submission.is_some(),
+            must_be_issued: self.admission.is_some(),
             metadata: None,
         }
     }
@@ -90,7 +90,7 @@ impl Request {
         let settings = &self.settings;
         let (ttl, remember) = match kept_for.map(keep_for) {
             None => (settings.ttl(), settings.remember()),
-            // A record of a token lives at least as long as the token is valid.
+            // The record of an issued key lives at least as long as the issue.
             Some(own) => (own, own.max(seconds(settings.times.least_secs))),
         };
         Commit {
@@ -115,8 +115,6 @@ impl Request {
         settings.set_max_attempts(None);
         (settings.in_flight, settings.duplicate) = (InFlight::Reject, Duplicate::Reject);
         settings.store_failure = StoreFailure::Reject;
-        if let Some(submission) = &mut self.submission {
-            submission.settles = true;
-        }
+        self.admission = self.admission.as_ref().map(|admission| admission.by_hand());
     }
 }

@@ -15,10 +15,10 @@ use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
 use crate::record::{RecordId, is_valid_operation, reserved};
 use crate::runtime::Runtime;
+use crate::runtime::admission::Admission;
 use crate::runtime::trace::CallMetadata;
 use crate::task::current::Guarded;
 use crate::task::request::Request;
-use crate::token::Submission;
 
 /// The message for a step of a call that has no run.
 const NO_RUN: &str = "the call has no record, or its outcome is recorded, so it has no steps now; \
@@ -26,15 +26,15 @@ const NO_RUN: &str = "the call has no record, or its outcome is recorded, so it 
 
 /// A call as far as it is described.
 pub(crate) struct Draft<'a> {
-    pub(super) runtime: Option<Arc<Runtime>>,
-    pub(super) name: Cow<'a, str>,
-    pub(super) settings: Settings,
-    pub(super) id: Option<RecordId>,
+    pub(crate) runtime: Option<Arc<Runtime>>,
+    pub(crate) name: Cow<'a, str>,
+    pub(crate) settings: Settings,
+    pub(crate) id: Option<RecordId>,
     pub(super) fingerprint: Option<Fingerprint>,
     /// The call states that it has no fingerprint.
     pub(super) has_no_fingerprint: bool,
-    /// The key is that of a token.
-    pub(super) submission: Option<Box<Submission>>,
+    /// As [`Request::admission`].
+    pub(crate) admission: Option<Arc<dyn Admission>>,
     pub(super) versions: Option<Box<Versions>>,
     /// The operator who changes the record by hand, and the reason.
     pub(super) audit: Option<Box<By>>,
@@ -44,13 +44,13 @@ pub(crate) struct Draft<'a> {
     /// As [`Request::again`].
     pub(crate) again: Option<Box<Error>>,
     /// The first mistake in the description. The call fails with it.
-    pub(super) problem: Option<Error>,
+    pub(crate) problem: Option<Error>,
 }
 
 impl<'a> Draft<'a> {
     /// Whether to compute a key. A disabled runtime asks no store, so it needs none.
     #[inline]
-    pub(super) fn wants_key(&mut self, has_the_other: bool) -> bool {
+    pub(crate) fn wants_key(&mut self, has_the_other: bool) -> bool {
         if self.runtime.is_none() || self.problem.is_some() {
             return false;
         }
@@ -61,7 +61,7 @@ impl<'a> Draft<'a> {
         self.problem.is_none()
     }
 
-    pub(super) fn check_name(&mut self) {
+    pub(crate) fn check_name(&mut self) {
         if !is_valid_operation(&self.name) {
             self.misconfigured(
                 "its name is not valid: a name is 1 to 128 letters, digits and `_ - \
@@ -69,21 +69,6 @@ impl<'a> Draft<'a> {
             );
         } else if let Some(reserved) = reserved(&self.name) {
             self.misconfigured(reserved.refusal);
-        }
-    }
-
-    /// Returns what issuing a token needs: the runtime, unless it is disabled, and the operation's
-    /// name.
-    pub(crate) fn into_issuer(mut self) -> Result<(Option<Arc<Runtime>>, Cow<'a, str>), Error> {
-        self.check_name();
-        if self.id.is_some() {
-            self.misconfigured(
-                "a token that is issued is a key of its own: leave `key` and `token` out",
-            );
-        }
-        match self.problem {
-            Some(problem) => Err(problem),
-            None => Ok((self.runtime, self.name)),
         }
     }
 
@@ -130,7 +115,7 @@ impl<'a> Draft<'a> {
         self.problem.get_or_insert(error);
     }
 
-    pub(super) fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
+    pub(crate) fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
         if self.problem.is_none() {
             let operation = if is_valid_operation(&self.name) {
                 (*self.name).into()
@@ -211,15 +196,15 @@ impl<'a> Draft<'a> {
                 reason: reason.into(),
             });
         }
-        if self.submission.is_some() && !self.settings.observes {
-            // Only the store can tell whether the token was issued.
+        if self.admission.is_some() && !self.settings.observes {
+            // Only the store can tell whether the key was issued.
             self.settings.store_failure = StoreFailure::Reject;
         }
         match (self.id, self.settings.missing_key) {
             (Some(id), _) => {
                 let Self {
                     fingerprint,
-                    submission,
+                    admission,
                     settings,
                     versions,
                     again,
@@ -231,7 +216,7 @@ impl<'a> Draft<'a> {
                     Request {
                         id,
                         fingerprint,
-                        submission,
+                        admission,
                         settings,
                         versions,
                         metadata,

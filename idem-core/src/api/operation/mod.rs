@@ -20,7 +20,6 @@ use crate::policy::errors::{Action, ErrorAction, ErrorPolicy};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
 use crate::record::RecordId;
 use crate::runtime::handle::Idempotency;
-use crate::token::{AsToken, Submission};
 
 /// One call of an operation: its key, its fingerprint, and its settings.
 ///
@@ -187,7 +186,7 @@ impl<'a> Operation<'a> {
             id: None,
             fingerprint: None,
             has_no_fingerprint: false,
-            submission: None,
+            admission: None,
             versions: None,
             audit: None,
             steps: Vec::new(),
@@ -222,40 +221,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// than 256 bytes, the store has a digest of it.
     #[inline]
     pub fn key<K: KeyPart + ?Sized>(mut self, key: &K) -> Self {
-        if self.draft.wants_key(self.draft.submission.is_some()) {
+        if self.draft.wants_key(self.draft.admission.is_some()) {
             self.draft.id = RecordId::encode(&self.draft.name, key);
-        }
-        self
-    }
-
-    /// Sets a token instead of a key, and the subject that it was [issued](Self::issue) to, for
-    /// this operation.
-    ///
-    /// The body runs only for the first submission; later ones are duplicates, as with a key. If
-    /// the token is unknown, expired, forged or another subject's, the call fails with
-    /// [`Error::UnknownToken`]. The error does not say which; the events do. Take the subject from
-    /// the server's own knowledge of the caller, never from the form.
-    ///
-    /// A call with a token never runs without the store: `store_failure` is `reject`, whatever it
-    /// is set to. A subject that is `None` or empty is [`Error::MissingSubject`]. The outcome is
-    /// [remembered](Self::remember) for at least as long as the token was issued for.
-    pub fn token<T, S>(mut self, token: &T, subject: &S) -> Self
-    where
-        T: AsToken + ?Sized,
-        S: KeyPart + ?Sized,
-    {
-        if self
-            .draft
-            .wants_key(self.draft.id.is_some() && self.draft.submission.is_none())
-        {
-            if let Some((id, submission)) = Submission::of(&self.draft.name, token, subject) {
-                self.draft.settings.times.least_secs = submission.ttl_secs;
-                (self.draft.id, self.draft.submission) = (Some(id), Some(Box::new(submission)));
-            } else {
-                self.draft.problem = Some(Error::MissingSubject {
-                    operation: (*self.draft.name).into(),
-                });
-            }
         }
         self
     }

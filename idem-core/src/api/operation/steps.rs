@@ -46,7 +46,7 @@ impl<Q, P> Operation<'_, Q, P> {
                 let kept = draft.settings.steps_kept();
                 draft.settings.set_ttl(kept);
                 draft.settings.set_remember(kept);
-                draft.submission = None;
+                draft.admission = None;
                 draft.steps.push(step);
             }
             Err(reason) => draft.misconfigured(reason),

@@ -326,7 +326,7 @@ impl<'a> LockBuilder<'a> {
         let request = |id| Request {
             id,
             fingerprint: None,
-            submission: None,
+            admission: None,
             settings: settings.clone(),
             versions: None,
             metadata: metadata.clone(),

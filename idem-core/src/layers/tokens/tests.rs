@@ -1,3 +1,4 @@
+use super::submission::{Flaw, Submission};
 use super::*;
 
 fn subject(text: &str) -> Subject {

@@ -44,10 +44,11 @@
 //! - Unknown, expired and used tokens take the same round trip. A sender gets to a used token's
 //!   branch only with the token and its subject.
 
+mod issue;
 mod submission;
 #[cfg(test)]
 mod tests;
-pub(crate) mod throttle;
+mod throttle;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -60,10 +61,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub(crate) use self::submission::{Flaw, Submission};
-use crate::encoding::key::{self, KeyDigest, KeyPart};
-use crate::policy::settings::MAX_LENGTH;
+use crate::adapter::engine::{MAX_LENGTH, write_after};
 use crate::record::RecordId;
+use crate::{KeyDigest, KeyPart};
 
 /// A one-time token: [`Operation::issue`](crate::Operation::issue) makes it for a form, and the
 /// submission sends it back.
@@ -313,7 +313,7 @@ pub(crate) struct Subject(String);
 impl Subject {
     pub(crate) fn encode<S: KeyPart + ?Sized>(value: &S) -> Option<Self> {
         let mut text = String::new();
-        key::write_after(&mut text, value).then_some(Self(text))
+        write_after(&mut text, value).then_some(Self(text))
     }
 
     fn digest(&self) -> KeyDigest {

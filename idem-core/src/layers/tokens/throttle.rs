@@ -12,12 +12,53 @@ use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::time::Instant;
 
-use crate::base::clock;
-use crate::base::sync::atomic::{AtomicU32, Ordering};
-use crate::encoding::key::KeyDigest;
+use crate::adapter::engine::clock;
+use crate::adapter::engine::sync::atomic::{AtomicU32, Ordering};
+use crate::bounds::IntoDuration;
+use crate::{Builder, KeyDigest};
 
 /// How many subjects are remembered. To exceed it, an attacker needs as many sessions.
 const SUBJECTS: u64 = 1 << 16;
+
+impl Builder {
+    /// Limits invalid tokens. After a subject has sent `max` invalid tokens (unknown, forged or
+    /// another subject's, but not expired ones), each of its submissions gets
+    /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
+    /// them. Default: no limit. Neither may be zero.
+    ///
+    /// The 128 random bits of a token prevent guessing, with or without a limit. The limit saves
+    /// the store a command for each try, and makes such clients visible. So each process counts for
+    /// itself, for each operation, and remembers the last 65,536 such subjects. Calls that run at
+    /// the same time are not counted yet.
+    ///
+    /// The caller must not be able to choose the subject, and other sites must not be able to send
+    /// its forms (use a cookie with `SameSite`). Otherwise other people can lock the subject out.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use std::time::Duration;
+    /// # fn example(store: impl idem::Store) {
+    /// let idempotency = idem::Idempotency::builder(store)
+    ///     .limit_token_failures(10, Duration::from_secs(60))
+    ///     .build();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn limit_token_failures(mut self, max: u32, window: impl IntoDuration) -> Self {
+        match window.into_duration() {
+            Ok(window) if max == 0 || window.is_zero() => self.note(
+                "`limit_token_failures` is given a zero; allow at least one failure, in a window \
+                 of some seconds or minutes"
+                    .into(),
+            ),
+            Ok(window) => self.shared = Some(Arc::new(Throttle::new(max, window))),
+            Err(reason) => self.note(format!("the window of `limit_token_failures`: {reason}")),
+        }
+        self
+    }
+}
 
 pub(crate) struct Throttle {
     max: u32,

@@ -4,17 +4,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::operation::Operation;
-use crate::base::duration::IntoDuration;
-use crate::call::prepared::Prepared;
-use crate::encoding::key::KeyPart;
-use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::Event;
-use crate::policy::settings::{MAX_LENGTH, whole_millis};
+use super::{Subject, Token};
+use crate::adapter::engine::{Event, MAX_LENGTH, Prepared, Runtime, current, whole_millis};
+use crate::api::operation::{Draft, Operation};
+use crate::bounds::IntoDuration;
 use crate::record::{Issue, Issued};
-use crate::runtime::Runtime;
-use crate::task::current;
-use crate::token::{Subject, Token};
+use crate::{Error, KeyPart, StoreError, StoreErrorKind};
 
 /// How many tokens one step of the store records, which has a time limit.
 const AT_ONCE: usize = 5_000;
@@ -102,6 +97,20 @@ impl Mint<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns what issuing needs: the runtime, unless it is disabled, and the operation's name.
+fn issuer(mut draft: Draft<'_>) -> Result<(Option<Arc<Runtime>>, Cow<'_, str>), Error> {
+    draft.check_name();
+    if draft.id.is_some() {
+        draft.misconfigured(
+            "a token that is issued is a key of its own: leave `key` and `token` out",
+        );
+    }
+    match draft.problem {
+        Some(problem) => Err(problem),
+        None => Ok((draft.runtime, draft.name)),
     }
 }
 
@@ -235,7 +244,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     fn mint(self, ttl: impl IntoDuration) -> Result<Mint<'a>, Error> {
-        let (runtime, operation) = self.draft.into_issuer()?;
+        let (runtime, operation) = issuer(self.draft)?;
         let config = |reason: String| Error::Config {
             operation: (*operation).into(),
             reason: reason.into(),
