@@ -80,6 +80,8 @@ pub mod bounds {
 
 /// What [`store`] exports of a layer. The room itself comes before the layers.
 mod of_layers {
+    pub use crate::layers::ops::admin::AdminStore;
+    pub use crate::layers::ops::{admin, trail};
     pub use crate::layers::transactions::driver::{
         Began, Opened, OwnRow, RowOwner, Transaction, Transactions, Wish,
     };

@@ -4,26 +4,28 @@ pub(crate) use crate::base::printable::shown_name;
 pub(crate) use crate::base::{clock, sync};
 pub(crate) use crate::call::body::{self, BodyExit};
 pub(crate) use crate::call::judge::{Answer, Ending, Handling, RETRIED, StepLeft, give};
-pub(crate) use crate::call::keeping::Policy;
+pub(crate) use crate::call::keeping::{Keepable, Policy};
 pub(crate) use crate::call::owned::{
     CALLER_DROPPED, COMMIT_REFUSED, ERROR_KEPT, EXECUTED, Owned, RELEASED,
 };
 pub(crate) use crate::call::prepared::{MISCONFIGURED, Prepared};
 pub(crate) use crate::call::report::NOT_RECORDED;
 pub(crate) use crate::call::start::{CallStart, Pause};
-pub(crate) use crate::encoding::key::write_after;
+pub(crate) use crate::encoding::key::{escape, first_part, write_after};
 pub(crate) use crate::lease::term::Term;
 pub(crate) use crate::observe::{self, BodyWatch, Event, Observer};
 #[cfg(feature = "encryption")]
 pub(crate) use crate::outcome::codec::Loggable;
+pub(crate) use crate::outcome::codec::TypeLabel;
 #[cfg(feature = "axum")]
 pub(crate) use crate::outcome::sealed;
 pub(crate) use crate::policy::errors::Then;
 pub(crate) use crate::policy::settings::{MAX_LENGTH, Settings, whole_millis};
-pub(crate) use crate::record::reserved;
+pub(crate) use crate::record::{intervention, reserved};
 pub(crate) use crate::runtime::Runtime;
 pub(crate) use crate::runtime::admission::Admission;
 pub(crate) use crate::runtime::rejected::{Held, NOT_ISSUED, Rejected, STORE_FAILED, UNREADABLE};
+pub(crate) use crate::runtime::steps::STEPS_LEFT;
 pub(crate) use crate::runtime::trace::CallMetadata;
 pub(crate) use crate::store::{DynStore, FirstSent, StepAnswer};
 pub(crate) use crate::task::current::{self, Around, Guarded, HeldBy};

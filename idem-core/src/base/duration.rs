@@ -4,6 +4,20 @@ use std::time::Duration;
 
 use humantime::DurationError;
 
+/// A longer time is refused, because its unit is probably wrong.
+pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// Rounds up to milliseconds, in which stores count. Nothing is kept for less time than was asked.
+pub(crate) fn whole_millis(length: Duration) -> Duration {
+    let rounded = length.as_nanos().div_ceil(1_000_000);
+    u64::try_from(rounded).map_or(Duration::MAX, Duration::from_millis)
+}
+
+/// Returns how long a kept error is kept, within what a store can count, and at least 1 ms.
+pub(crate) fn keep_for(ttl: Duration) -> Duration {
+    whole_millis(ttl).clamp(Duration::from_millis(1), MAX_LENGTH)
+}
+
 /// A duration: a [`Duration`], or a text such as `"500ms"`, `"30s"`, `"1h 30m"` or `"7d"`.
 ///
 /// Units are `ms`, `s`, `m`, `h` and `d`, their long names, and shorter ones down to `ns`. Months

@@ -1,10 +1,9 @@
 //! Changes of a record by hand, by its owner without a body.
 
-use crate::call::audit::By;
 use crate::call::judge::{GiveUp, StepLeft};
 use crate::call::owned::Owned;
 use crate::error::Error;
-use crate::record::{Audit, Encoded};
+use crate::record::{Audit, By, Encoded};
 
 impl Owned {
     /// Releases the key by hand, without a body.

@@ -3,7 +3,6 @@
 //! `prepared` describes it, `start` claims its key, `run` runs its body, under a lease or without a
 //! record (`holder`), and `judge` decides what the body's end means.
 
-pub(crate) mod audit;
 pub(crate) mod bodies;
 pub(crate) mod body;
 mod by_hand;

@@ -12,7 +12,6 @@ use std::time::Duration;
 use futures_util::future::FutureExt as _;
 
 use crate::base::clock;
-use crate::call::audit::By;
 use crate::call::judge::{GiveUp, StepLeft};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
@@ -20,7 +19,7 @@ use crate::lease::term::Term;
 use crate::observe::{Event, Observer};
 use crate::policy::settings::keep_released;
 use crate::record::{
-    AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo,
+    AsClaimed, By, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo,
 };
 use crate::runtime::Runtime;
 use crate::runtime::flight::FlightSeat;

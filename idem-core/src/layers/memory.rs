@@ -1,9 +1,8 @@
 //! The store inside the process.
 
-mod admin;
 mod in_process;
-mod shard;
-mod step;
+pub(crate) mod shard;
+pub(crate) mod step;
 mod sweeper;
 #[cfg(test)]
 mod tests;
@@ -84,10 +83,10 @@ const MOST_LOOKED_AT: usize = 2048;
 /// let idempotency = Idempotency::new(MemoryStore::with_capacity(100_000));
 /// ```
 #[derive(Clone)]
-pub struct MemoryStore(Arc<Inner>);
+pub struct MemoryStore(pub(crate) Arc<Inner>);
 
-struct Inner {
-    shards: Box<[Mutex<Locked>]>,
+pub(crate) struct Inner {
+    pub(crate) shards: Box<[Mutex<Locked>]>,
     /// For each shard, a time before which none of its records changes by itself. Written under the
     /// shard's lock, read without it.
     due: Box<[AtomicU64]>,
@@ -95,20 +94,20 @@ struct Inner {
     /// Seeded at random, because clients choose keys and could make them collide.
     hasher: RandomState,
     room: Room,
-    clock: Box<dyn Clock>,
+    pub(crate) clock: Box<dyn Clock>,
 }
 
 /// The data behind a lock.
 #[derive(Default)]
-struct Locked {
-    records: Shard,
-    waiters: Waiters,
+pub(crate) struct Locked {
+    pub(crate) records: Shard,
+    pub(crate) waiters: Waiters,
 }
 
 /// How many records all shards have. It has a cache line of its own: only steps that add or remove
 /// a record write it, and all other steps read its neighbours.
 #[repr(align(128))]
-struct Room {
+pub(crate) struct Room {
     capacity: usize,
     len: AtomicUsize,
 }
@@ -219,7 +218,7 @@ impl MemoryStore {
     }
 
     /// Runs one atomic step on the record of an id.
-    fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut LockedStep<'_>) -> T) -> T {
+    pub(crate) fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut LockedStep<'_>) -> T) -> T {
         let room = &self.0.room;
         let hash = self.0.hash(id);
         let index = self.shard(hash);
@@ -546,7 +545,7 @@ fn full(capacity: usize) -> StoreError {
     )
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(test)]
     tests::LOCKED.set(tests::LOCKED.get() + 1);
     // A poisoned lock is used on. Only the application's clock can panic under it, before anything

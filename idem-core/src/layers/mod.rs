@@ -8,6 +8,7 @@ pub(crate) mod cache;
 pub(crate) mod encryption;
 pub(crate) mod locks;
 pub(crate) mod memory;
+pub(crate) mod ops;
 pub(crate) mod tokens;
 pub(crate) mod transactions;
 pub mod wire;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub(crate) use crate::base::duration::{MAX_LENGTH, keep_for, whole_millis};
 use crate::error::ConfigError;
 use crate::record::STEPS_KEPT;
 
@@ -105,8 +106,6 @@ pub(crate) struct Times {
 const MIN_LEASE: Duration = Duration::from_millis(100);
 /// Thirty days: an operator has to see the error, find out what happened, and settle it.
 const DEFAULT_HOLD_MILLIS: u64 = 30 * 24 * 60 * 60 * 1_000;
-/// A longer time is refused, because its unit is probably wrong.
-pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Settings {
     pub(crate) const DEFAULT: Self = Self {
@@ -279,17 +278,6 @@ pub(crate) fn keep_released(ttl: Duration, lease: Duration, least_secs: u32) -> 
 /// As a length of time.
 pub(crate) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
-}
-
-/// Rounds up to milliseconds, in which stores count. Nothing is kept for less time than was asked.
-pub(crate) fn whole_millis(length: Duration) -> Duration {
-    let rounded = length.as_nanos().div_ceil(1_000_000);
-    u64::try_from(rounded).map_or(Duration::MAX, Duration::from_millis)
-}
-
-/// Returns how long a kept error is kept, within what a store can count, and at least 1 ms.
-pub(crate) fn keep_for(ttl: Duration) -> Duration {
-    whole_millis(ttl).clamp(Duration::from_millis(1), MAX_LENGTH)
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! What a record says of its outcome: the version of its type, the trace of the call that ran, and
 //! who settled it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+
+use crate::base::printable::Printable;
 
 /// The longest [`Audit::who`], in bytes.
 pub(crate) const MAX_WHO: usize = 128;
@@ -164,6 +167,19 @@ pub(crate) fn is_trace(text: &str) -> bool {
             if [trace.len(), span.len(), flags.len()] == [32, 16, 2]
                 && [trace, span, flags].into_iter().all(is_hex)
     )
+}
+
+/// Who made a change by hand, and why. `Display` escapes what could end or reverse a line of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct By {
+    pub(crate) who: String,
+    pub(crate) why: String,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "by {}: {}", Printable(&self.who), Printable(&self.why))
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod codec_id;
 mod ids;
 mod info;
+pub(crate) mod intervention;
 mod made;
 mod metadata;
 mod reserved;
@@ -18,7 +19,7 @@ pub use self::codec_id::CodecId;
 pub use self::ids::{Owner, RecordId, is_valid_operation};
 pub use self::info::{RecordInfo, RecordState};
 pub use self::metadata::{Audit, Metadata};
-pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace, short_type_name};
+pub(crate) use self::metadata::{By, MAX_WHO, MAX_WHY, is_trace, short_type_name};
 pub(crate) use self::reserved::{LOCK_PREFIX, TRAIL, reserved};
 pub use self::reserved::{is_lock, is_step};
 pub use self::state::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};

@@ -10,7 +10,6 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready};
 use tokio::time::Instant;
 
 use super::Store;
-use super::admin::AdminStore;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::StoreError;
 use crate::record::{
@@ -32,7 +31,7 @@ impl StoreHandle {
     }
 
     /// As [`new`](Self::new), for a store whose records can be listed.
-    pub fn with_admin<S: AdminStore>(store: S) -> Self {
+    pub fn with_admin<S: Store>(store: S) -> Self {
         Self::new(store)
     }
 

@@ -87,10 +87,8 @@
 //! }
 //! ```
 
-pub mod admin;
 pub mod clock;
 mod dynamic;
-pub mod trail;
 
 use std::future::Future;
 use std::time::Duration;
@@ -101,13 +99,12 @@ use crate::record::{
     Renewal,
 };
 
-pub use self::admin::AdminStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::dynamic::{AnyStore, DynStore, FirstSent, StepAnswer};
 pub use crate::base::clock::Clock;
 pub use crate::of_layers::{
-    Began, KeptRecord, Opened, OwnRow, RowOwner, Transaction, TransactionAddress, Transactions,
-    Wish, Written, collect_kept_errors, wire,
+    AdminStore, Began, KeptRecord, Opened, OwnRow, RowOwner, Transaction, TransactionAddress,
+    Transactions, Wish, Written, admin, collect_kept_errors, trail, wire,
 };
 pub use crate::outcome::codec::{Codec, CodecContext, CodecFailure};
 #[doc(inline)]

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use super::Operation;
 use crate::base::printable::shown_name;
-use crate::call::audit::By;
 use crate::call::prepared::Prepared;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
-use crate::record::{RecordId, is_valid_operation, reserved};
+use crate::record::{By, RecordId, is_valid_operation, reserved};
 use crate::runtime::Runtime;
 use crate::runtime::admission::Admission;
 use crate::runtime::trace::CallMetadata;
@@ -37,7 +36,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) admission: Option<Arc<dyn Admission>>,
     pub(super) versions: Option<Box<Versions>>,
     /// The operator who changes the record by hand, and the reason.
-    pub(super) audit: Option<Box<By>>,
+    pub(crate) audit: Option<Box<By>>,
     /// The step of the call that is meant, and the steps around it before that. In their ids, the
     /// place of each run holds nobody's: the records of the call and of the steps around tell it.
     pub(super) steps: Vec<RecordId>,
@@ -233,7 +232,7 @@ impl<'a> Draft<'a> {
 
     /// Describes a change by hand. A missing key is an error, and a disabled runtime has no
     /// records. A step is looked up in the run of its call.
-    pub(super) async fn prepare_by_hand(
+    pub(crate) async fn prepare_by_hand(
         mut self,
     ) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         let steps = std::mem::take(&mut self.steps);

@@ -547,7 +547,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 }
 
 // Below: rustdoc shows methods in the order of the modules, and these are not the common ones.
-mod records;
+mod look;
 mod steps;
 mod times;
 mod versions;

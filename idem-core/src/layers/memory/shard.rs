@@ -14,7 +14,7 @@ use crate::record::{Encoded, Record, RecordId};
 /// Fewer records are not worth a sweep.
 const LEAST_SWEPT: usize = 64;
 
-pub(super) struct Shard {
+pub(crate) struct Shard {
     entries: HashTable<Box<Entry>>,
     /// No record changes by itself before this.
     earliest: Duration,
@@ -22,7 +22,7 @@ pub(super) struct Shard {
     until_sweep: usize,
     /// How many records sweeps have looked at.
     #[cfg(test)]
-    pub(super) looked_at: usize,
+    pub(crate) looked_at: usize,
 }
 
 impl Default for Shard {
@@ -46,23 +46,23 @@ struct Entry {
 
 /// A record, and when it changes by itself.
 #[derive(Clone)]
-pub(super) struct Slot {
-    pub(super) record: Record,
+pub(crate) struct Slot {
+    pub(crate) record: Record,
     /// When the record changes by itself, by the store's clock.
-    pub(super) expires: Duration,
+    pub(crate) expires: Duration,
     /// For a committed one: how long after that it stays as done. Zero for any other.
-    pub(super) then_done: Duration,
+    pub(crate) then_done: Duration,
 }
 
 impl Slot {
     /// Whether nothing is left of it.
-    pub(super) fn is_over(&self, now: Duration) -> bool {
+    pub(crate) fn is_over(&self, now: Duration) -> bool {
         now >= self.expires.saturating_add(self.then_done)
     }
 
     /// Lets time pass for a record that is not over: with its outcome expired, it is done. Returns
     /// that outcome.
-    pub(super) fn pass(&mut self, now: Duration) -> Option<Encoded> {
+    pub(crate) fn pass(&mut self, now: Duration) -> Option<Encoded> {
         if now < self.expires {
             return None;
         }
@@ -79,7 +79,7 @@ impl Slot {
 /// because freeing a thousand records takes longer than finding them.
 #[derive(Default)]
 #[must_use]
-pub(super) struct Taken {
+pub(crate) struct Taken {
     // The boxes move as they are, which costs less than moving the records.
     #[allow(clippy::vec_box)]
     entries: Vec<Box<Entry>>,
@@ -89,26 +89,26 @@ pub(super) struct Taken {
 
 impl Taken {
     /// How many records it has.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }
 }
 
 /// The record that a step is about.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
-    pub(super) id: &'a RecordId,
-    pub(super) hash: u64,
-    pub(super) now: Duration,
+pub(crate) struct Target<'a> {
+    pub(crate) id: &'a RecordId,
+    pub(crate) hash: u64,
+    pub(crate) now: Duration,
 }
 
 /// The place of a record in the table, until another one comes or goes.
 #[derive(Clone, Copy)]
-pub(super) struct Place(usize);
+pub(crate) struct Place(usize);
 
 impl Shard {
     /// Finds a record as it is now. Removes it if it has expired.
-    pub(super) fn find(&mut self, target: Target<'_>, room: &Room) -> Option<Place> {
+    pub(crate) fn find(&mut self, target: Target<'_>, room: &Room) -> Option<Place> {
         let Target { id, hash, now } = target;
         let place = self
             .entries
@@ -122,13 +122,13 @@ impl Shard {
         Some(Place(place))
     }
 
-    pub(super) fn slot(&self, place: Place) -> Option<&Slot> {
+    pub(crate) fn slot(&self, place: Place) -> Option<&Slot> {
         self.entries.get_bucket(place.0).map(|entry| &entry.slot)
     }
 
     /// Writes a record, new or in place of the one at `place`. For a new one, the caller has taken
     /// room.
-    pub(super) fn put(&mut self, target: Target<'_>, place: Option<Place>, slot: Slot) {
+    pub(crate) fn put(&mut self, target: Target<'_>, place: Option<Place>, slot: Slot) {
         self.earliest = self.earliest.min(slot.expires);
         if let Some(entry) = place.and_then(|place| self.entries.get_bucket_mut(place.0)) {
             entry.slot = slot;
@@ -144,7 +144,7 @@ impl Shard {
             .insert_unique(target.hash, entry, |entry| entry.hash);
     }
 
-    pub(super) fn remove(&mut self, place: Place, room: &Room) {
+    pub(crate) fn remove(&mut self, place: Place, room: &Room) {
         if let Ok(entry) = self.entries.get_bucket_entry(place.0) {
             entry.remove();
             room.give_back(1);
@@ -156,7 +156,7 @@ impl Shard {
 
     /// Sweeps if enough new records have come since the last sweep. The caller frees what this
     /// returns without the lock.
-    pub(super) fn tend(&mut self, now: Duration, room: &Room) -> Taken {
+    pub(crate) fn tend(&mut self, now: Duration, room: &Room) -> Taken {
         if self.until_sweep > 0 {
             return Taken::default();
         }
@@ -167,7 +167,7 @@ impl Shard {
 
     /// Takes out what has expired, with one look at every record. The caller frees it without the
     /// lock.
-    pub(super) fn sweep(&mut self, now: Duration, room: &Room) -> Taken {
+    pub(crate) fn sweep(&mut self, now: Duration, room: &Room) -> Taken {
         let mut taken = Taken::default();
         if now < self.earliest {
             return taken;
@@ -194,12 +194,12 @@ impl Shard {
     }
 
     /// How many records it has.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns the records whose ids are wanted, as they are now, in no order.
-    pub(super) fn slots(
+    pub(crate) fn slots(
         &self,
         now: Duration,
         wanted: impl Fn(&RecordId) -> bool,
@@ -217,7 +217,7 @@ impl Shard {
     }
 
     /// No record changes by itself before this.
-    pub(super) fn earliest(&self) -> Duration {
+    pub(crate) fn earliest(&self) -> Duration {
         self.earliest
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Whether a step tells those who wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waking {
+pub(crate) enum Waking {
     /// It changes the record.
     Wakes,
     /// They wait on.
@@ -15,18 +15,18 @@ pub(super) enum Waking {
 }
 
 /// One atomic step: the lock is held.
-pub(super) struct LockedStep<'a> {
-    pub(super) room: &'a Room,
-    pub(super) locked: &'a mut Locked,
-    pub(super) target: Target<'a>,
+pub(crate) struct LockedStep<'a> {
+    pub(crate) room: &'a Room,
+    pub(crate) locked: &'a mut Locked,
+    pub(crate) target: Target<'a>,
     /// Where [`find`](Self::find) has found the record.
-    pub(super) place: Option<Place>,
+    pub(crate) place: Option<Place>,
 }
 
 impl LockedStep<'_> {
     /// Returns the record as it is now, and the time until it changes by itself. Each step calls
     /// this once, before it writes.
-    pub(super) fn find(&mut self) -> Option<(&Record, Duration)> {
+    pub(crate) fn find(&mut self) -> Option<(&Record, Duration)> {
         let records = &mut self.locked.records;
         self.place = records.find(self.target, self.room);
         let slot = records.slot(self.place?)?;
@@ -36,7 +36,7 @@ impl LockedStep<'_> {
 
     /// Writes what an owner's step makes of the record. `None` if there is no record; the duration
     /// is the time until the record changes by itself.
-    pub(super) fn carry_out(
+    pub(crate) fn carry_out(
         &mut self,
         on_step: Option<(OnStep, Duration)>,
         waking: Waking,
@@ -62,7 +62,7 @@ impl LockedStep<'_> {
         Ownership::Held
     }
 
-    pub(super) fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
+    pub(crate) fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
         let slot = Slot {
             record,
             expires: self.target.now.saturating_add(expires_in),
@@ -71,7 +71,7 @@ impl LockedStep<'_> {
         self.locked.records.put(self.target, self.place, slot);
     }
 
-    pub(super) fn remove(&mut self) {
+    pub(crate) fn remove(&mut self) {
         if let Some(place) = self.place {
             self.locked.records.remove(place, self.room);
         }

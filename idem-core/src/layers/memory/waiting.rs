@@ -12,7 +12,7 @@ use crate::record::RecordId;
 
 /// Those of one shard.
 #[derive(Default)]
-pub(super) struct Waiters(HashTable<WaitedFor>);
+pub(crate) struct Waiters(HashTable<WaitedFor>);
 
 /// The waiters for one record. Their count changes under the lock. The count of an `Arc` would go
 /// down only after it.
@@ -26,12 +26,12 @@ struct WaitedFor {
 impl Waiters {
     /// The number of records with waiters.
     #[cfg(all(test, shuttle))]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Wakes all who wait for a record.
-    pub(super) fn wake(&mut self, target: Target<'_>) {
+    pub(crate) fn wake(&mut self, target: Target<'_>) {
         if !self.0.is_empty()
             && let Entry::Occupied(place) = self.place(target.id, target.hash)
         {
@@ -46,15 +46,15 @@ impl Waiters {
 }
 
 /// A waiter's entry. The last waiter to leave removes the record's entry.
-pub(super) struct Waiter<'a> {
+pub(crate) struct Waiter<'a> {
     store: &'a MemoryStore,
     id: &'a RecordId,
     hash: u64,
-    pub(super) notify: Arc<Notify>,
+    pub(crate) notify: Arc<Notify>,
 }
 
 impl<'a> Waiter<'a> {
-    pub(super) fn new(store: &'a MemoryStore, id: &'a RecordId) -> Self {
+    pub(crate) fn new(store: &'a MemoryStore, id: &'a RecordId) -> Self {
         let hash = store.0.hash(id);
         let mut locked = store.locked(hash);
         let new = || WaitedFor {

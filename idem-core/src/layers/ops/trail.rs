@@ -46,15 +46,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use self::decision::{Decision, Ended};
-use super::Store;
 use super::admin::{AdminStore, Intervened, Intervention, Wish};
-use crate::encoding::key::{Key, KeyDigest};
-use crate::error::{StoreError, StoreErrorKind};
-use crate::observe::catch_user_panic;
+use crate::adapter::catch_user_panic;
 use crate::record::{
     Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId, Release,
     ReleaseTo, TRAIL,
 };
+use crate::store::Store;
+use crate::{Key, KeyDigest, StoreError, StoreErrorKind};
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
 pub const OPERATION: &str = TRAIL;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::Subject;
-use crate::encoding::key::KeyDigest;
+use crate::KeyDigest;
+use crate::layers::ops::admin::Intervened;
 use crate::record::{RecordId, RecordInfo, RecordState};
-use crate::store::admin::Intervened;
 
 /// An operator's decision, and its subject.
 #[derive(Debug, Clone, PartialEq, Eq)]

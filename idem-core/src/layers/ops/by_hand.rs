@@ -1,25 +1,16 @@
-//! Looking at the record of a key and changing it, without a body.
+//! Changing the record of a key by hand, without a body.
 
 use std::fmt::Display;
 
-use serde::de::DeserializeOwned;
-
-use super::Operation;
-use crate::call::audit::{By, Noting};
-use crate::call::keeping::Keepable;
-use crate::call::lookup::Lookup;
-use crate::call::owned::Owned;
-use crate::call::start::CallStart;
-use crate::error::{Error, StoreError};
-use crate::observe::Event;
-use crate::outcome::Storable;
-use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
+use super::noting::{Noting, by};
+use crate::adapter::engine::{
+    CallStart, Event, Keepable, OutcomeWriter, Owned, Request, Runtime, STEPS_LEFT, TypeLabel,
+    current,
+};
+use crate::api::operation::Operation;
 use crate::record::{RecordId, RecordInfo, RecordState, Removed, is_step};
-use crate::runtime::Runtime;
-use crate::runtime::steps::STEPS_LEFT;
-use crate::task::current;
-use crate::task::outcome_writer::OutcomeWriter;
-use crate::task::request::Request;
+use crate::store::{CodecContext, CodecFailure};
+use crate::{Error, Storable, StoreError};
 
 /// # The record: who changes it
 impl<Q, P> Operation<'_, Q, P> {
@@ -54,7 +45,7 @@ impl<Q, P> Operation<'_, Q, P> {
     /// # }
     /// ```
     pub fn audit(mut self, who: &str, why: &str) -> Self {
-        match By::new(who, why) {
+        match by(who, why) {
             Ok(by) => self.draft.audit = Some(Box::new(by)),
             Err(error) => self.draft.misconfigured(error.0),
         }
@@ -62,7 +53,7 @@ impl<Q, P> Operation<'_, Q, P> {
     }
 }
 
-/// # The record: looking at it, and changing it
+/// # The record: changing it
 impl Operation<'_> {
     /// Removes the record, so that the next call runs the body as a first attempt. Returns whether
     /// there was a record.
@@ -98,14 +89,9 @@ impl Operation<'_> {
         if by.is_some() && found.is_none() && runtime.run_of(&request.id).await?.is_none() {
             return Ok(false);
         }
-        let noting = Noting::begin(
-            &runtime,
-            &request.id,
-            "forgotten",
-            found.as_ref(),
-            by.as_deref(),
-        )
-        .await?;
+        let id = &request.id;
+        let noting =
+            Noting::begin(&runtime, id, "forgotten", found.as_ref(), by.as_deref()).await?;
         let removed = remove(&runtime, &request).await;
         if let Ok(true) = removed {
             let why = by.as_deref().map(|by| by as &dyn Display);
@@ -151,14 +137,8 @@ impl Operation<'_> {
             // An operator need not set the fingerprint.
             Some((_, fingerprint)) => request.fingerprint = fingerprint,
         }
-        let noting = Noting::begin(
-            &runtime,
-            &request.id,
-            "released",
-            info.as_ref(),
-            by.as_deref(),
-        )
-        .await?;
+        let id = &request.id;
+        let noting = Noting::begin(&runtime, id, "released", info.as_ref(), by.as_deref()).await?;
         request.by_hand();
         runtime.store.forget_known(&request.id);
         let released = match runtime.begin(&request).await {
@@ -172,84 +152,6 @@ impl Operation<'_> {
         };
         noting.end(released.as_ref().copied()).await;
         released
-    }
-
-    /// Returns the record's state, attempt, ages and outcome; `None` if there is no record.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
-    pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
-        self.try_inspect().await.inspect_err(|_| current::taint())
-    }
-
-    async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
-            return Ok(None);
-        };
-        runtime
-            .store
-            .inspect(&request.id)
-            .await
-            .map_err(|error| runtime.failed(&request.id, error))
-    }
-
-    /// Looks up the result of the call with this key, without claiming the key: for a caller that
-    /// got no answer, or that shows progress.
-    ///
-    /// It asks the store once. It changes nothing, and does not wait for a call in flight. It does
-    /// not use the [`local_cache`](crate::Builder::local_cache), so the answer is never older than
-    /// the lookup.
-    ///
-    /// If you set a [`fingerprint`](Self::fingerprint), it is compared. If you set none, the lookup
-    /// returns whatever is at the key. So after an [`Error::FingerprintMismatch`], a caller can
-    /// find out what its key was used for.
-    ///
-    /// An invalid [token](Self::token) is [`Lookup::Unknown`]. If invalid tokens are limited, it
-    /// counts as a failure of its subject. Under
-    /// [`Idempotency::disabled`](crate::Idempotency::disabled) the result is always
-    /// [`Lookup::Unknown`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Codec`] if the outcome does not decode as `T`, [`Error::FingerprintMismatch`] if
-    /// you set a fingerprint that differs, [`Error::Store`], [`Error::MissingKey`] and, with a
-    /// token, [`Error::MissingSubject`] and [`Error::Throttled`].
-    ///
-    /// # Cancellation safety
-    ///
-    /// Dropped, it has changed nothing.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use idem_core as idem;
-    /// # use idem::{Error, Idempotency, Lookup, MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-    /// # let idempotency = Idempotency::new(MemoryStore::new());
-    /// # idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(42) }).await?;
-    /// let call = idempotency.operation("orders.create").key("o-1");
-    /// let text = match call.lookup::<u32>().await? {
-    ///     Lookup::Outcome(receipt) => format!("receipt {receipt}"),
-    ///     Lookup::Error(recorded) => format!("failed: {}", recorded.decode_error::<String>()?),
-    ///     Lookup::InFlight { .. } => "is being carried out".to_owned(),
-    ///     Lookup::Abandoned { .. } => "was cut off, and an operator looks at it".to_owned(),
-    ///     Lookup::AlreadyDone => "was carried out".to_owned(),
-    ///     Lookup::Unknown => "was not carried out; it may be sent again".to_owned(),
-    /// };
-    /// assert_eq!(text, "receipt 42");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
-        self.try_lookup().await.inspect_err(|_| current::taint())
-    }
-
-    async fn try_lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
-            return Ok(Lookup::Unknown);
-        };
-        runtime.lookup(&request).await?.decode()
     }
 
     /// Commits an outcome by hand, for an abandoned record whose outcome has been found out. It
@@ -315,14 +217,8 @@ impl Operation<'_> {
         if request.fingerprint.is_none() || request.metadata.is_some() || by.is_some() {
             found = inspect_to_settle(&runtime, &mut request).await?;
         }
-        let noting = Noting::begin(
-            &runtime,
-            &request.id,
-            "settled",
-            found.as_ref(),
-            by.as_deref(),
-        )
-        .await?;
+        let id = &request.id;
+        let noting = Noting::begin(&runtime, id, "settled", found.as_ref(), by.as_deref()).await?;
         runtime.store.forget_known(&request.id);
         let settled = match runtime.begin(&request).await {
             Ok(CallStart::Owner(owned)) => {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::shard::Slot;
-use super::step::LockedStep;
-use super::{MemoryStore, lock};
-use crate::StoreError;
-use crate::record::RecordInfo;
-use crate::store::admin::{
+use super::admin::{
     AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page,
 };
+use crate::StoreError;
+use crate::layers::memory::shard::Slot;
+use crate::layers::memory::step::LockedStep;
+use crate::layers::memory::{MemoryStore, lock};
+use crate::record::RecordInfo;
 
 /// A page looks at about this many records: it ends with the shard in which it reaches the number.
 const MOST_LOOKED_AT: usize = 4096;

@@ -35,7 +35,6 @@
 //! # }
 //! ```
 
-mod intervention;
 mod key_filter;
 
 use std::fmt;
@@ -45,12 +44,11 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
-pub use self::intervention::{Intervened, Intervention, OnIntervention, Wish};
 pub use self::key_filter::{KeyFilter, KeyRange};
-use super::Store;
-use crate::encoding::key::{Key, KeyDigest};
-use crate::error::{StoreError, StoreErrorKind};
+pub use crate::adapter::engine::intervention::{Intervened, Intervention, OnIntervention, Wish};
 use crate::record::{Owner, RecordId, RecordInfo, RecordState};
+use crate::store::Store;
+use crate::{Key, KeyDigest, StoreError, StoreErrorKind};
 
 /// A store whose records an operator can list and decide about.
 ///

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::settings;
-use crate::record::{Audit, Encoded, Metadata, Record, RecordId, RecordState};
+use super::{Audit, Encoded, Metadata, Record, RecordId, RecordState};
+use crate::base::duration::{self, MAX_LENGTH};
+
+/// How long the outcome of a released record is kept, if nobody says so.
+const SETTLED_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// An operator's decision about a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,12 +77,8 @@ impl Intervention {
     /// ```
     pub fn settle(id: RecordId, outcome: Encoded) -> Self {
         Self {
-            id,
             wish: Wish::Settle { outcome, ttl: None },
-            force: false,
-            attempt: None,
-            state: None,
-            by: None,
+            ..Self::forget(id)
         }
     }
 
@@ -123,12 +122,8 @@ impl Intervention {
     /// Releases a record.
     pub fn release(id: RecordId) -> Self {
         Self {
-            id,
             wish: Wish::Release,
-            force: false,
-            attempt: None,
-            state: None,
-            by: None,
+            ..Self::forget(id)
         }
     }
 
@@ -150,7 +145,7 @@ impl Intervention {
     pub fn keep_for(mut self, length: Duration) -> Self {
         if let Wish::Settle { ttl, .. } = &mut self.wish {
             // A record that is kept for no time is gone, and the next call runs the body.
-            *ttl = Some(settings::keep_for(length));
+            *ttl = Some(duration::keep_for(length));
         }
         self
     }
@@ -178,7 +173,7 @@ impl Intervention {
         }
         if let Some((who, why)) = &self.by {
             // A value in Redis whose expiry was removed by hand has no end.
-            let kept_for = kept_for.min(settings::MAX_LENGTH);
+            let kept_for = kept_for.min(MAX_LENGTH);
             outcome.describe(|metadata| metadata.audit = Audit::new(who, why, kept_for));
         }
         outcome
@@ -315,8 +310,7 @@ impl Record {
             (Self::Released { .. }, Wish::Settle { outcome, ttl })
                 if intervention.state == Some(state) =>
             {
-                let expires_in =
-                    ttl.unwrap_or_else(|| left.max(settings::Settings::DEFAULT.hold()));
+                let expires_in = ttl.unwrap_or_else(|| left.max(SETTLED_KEPT));
                 let outcome = intervention.made_by_hand(outcome, None, expires_in);
                 let record = Self::Committed {
                     attempt,
@@ -393,7 +387,7 @@ mod tests {
             (Duration::ZERO, Duration::from_millis(1)),
             (Duration::from_micros(1), Duration::from_millis(1)),
             (Duration::from_secs(1), Duration::from_secs(1)),
-            (Duration::MAX, settings::MAX_LENGTH),
+            (Duration::MAX, MAX_LENGTH),
         ] {
             let Wish::Settle { ttl, .. } = Intervention::settle(id.clone(), outcome.clone())
                 .keep_for(asked)

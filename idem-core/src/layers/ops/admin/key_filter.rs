@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use crate::encoding::key::{Key, MAX_KEY_LEN, escape, first_part};
+use crate::adapter::engine::{escape, first_part};
 use crate::record::RecordId;
+use crate::{Key, MAX_KEY_LEN};
 
 /// Which keys a [listing](super::Listing::key) has, by their text or by their first part.
 ///
@@ -245,7 +246,7 @@ fn after_all(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoding::key::KeyPart;
+    use crate::KeyPart;
 
     fn has<K: KeyPart + ?Sized>(filter: &KeyFilter, key: &K) -> bool {
         let key = Key::encode(key).unwrap();
