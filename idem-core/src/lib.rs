@@ -27,7 +27,6 @@ pub use erased_serde;
 
 pub use crate::api::lease::{Begin, Lease};
 pub use crate::api::operation::Operation;
-pub use crate::api::step::{Step, step, step_with};
 pub use crate::call::lookup::Lookup;
 pub use crate::call::recorded::Recorded;
 pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError};
@@ -40,6 +39,7 @@ pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind
 pub use crate::layers::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::layers::locks::{Lock, LockBuilder, Locks};
 pub use crate::layers::memory::MemoryStore;
+pub use crate::layers::steps::{Step, step, step_with};
 pub use crate::layers::tokens::{InvalidToken, Token};
 pub use crate::outcome::{Outcome, Storable};
 pub use crate::policy::errors::{ErrorAction, ErrorPolicy, Retry};

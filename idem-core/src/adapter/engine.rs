@@ -1,14 +1,25 @@
 //! What a layer uses besides the public API.
+//!
+//! The engine calls a layer by these hooks:
+//!
+//! | a layer that | has |
+//! | --- | --- |
+//! | decides about calls of its keys before they claim | an [`Admission`], in the draft of the call |
+//! | keeps records that live and end with that of a call | a [`Companion`], in the call that a body sees |
+//! | answers for the store, or sees what is sent to it | a [`DynStore`] around another one |
+//! | keeps something for all calls of a runtime | a value in [`Runtime::shared`] |
+//! | reports something | constants of the type [`Event`] |
 
 pub(crate) use crate::base::printable::shown_name;
 pub(crate) use crate::base::{clock, sync};
 pub(crate) use crate::call::body::{self, BodyExit};
 pub(crate) use crate::call::judge::{Answer, Ending, Handling, RETRIED, StepLeft, give};
-pub(crate) use crate::call::keeping::{Keepable, Policy};
+pub(crate) use crate::call::keeping::{Keepable, KeepsErrors, Policy};
 pub(crate) use crate::call::owned::{
     CALLER_DROPPED, COMMIT_REFUSED, ERROR_KEPT, EXECUTED, Owned, RELEASED,
 };
 pub(crate) use crate::call::prepared::{MISCONFIGURED, Prepared};
+pub(crate) use crate::call::reconcile::Question;
 pub(crate) use crate::call::report::NOT_RECORDED;
 pub(crate) use crate::call::start::{CallStart, Pause};
 pub(crate) use crate::encoding::key::{escape, first_part, write_after};
@@ -24,12 +35,15 @@ pub(crate) use crate::policy::settings::{MAX_LENGTH, Settings, whole_millis};
 pub(crate) use crate::record::{intervention, reserved};
 pub(crate) use crate::runtime::Runtime;
 pub(crate) use crate::runtime::admission::Admission;
-pub(crate) use crate::runtime::rejected::{Held, NOT_ISSUED, Rejected, STORE_FAILED, UNREADABLE};
-pub(crate) use crate::runtime::steps::STEPS_LEFT;
+pub(crate) use crate::runtime::background::STEPS_LEFT;
+pub(crate) use crate::runtime::rejected::{
+    Held, NOT_ISSUED, REJECTED_ABANDONED, Rejected, STORE_FAILED, UNREADABLE,
+};
 pub(crate) use crate::runtime::trace::CallMetadata;
-pub(crate) use crate::store::{DynStore, FirstSent, StepAnswer};
+pub(crate) use crate::store::{AnyStore, DynStore, FirstSent, StepAnswer};
+pub(crate) use crate::task::companion::{Companion, RunEnd};
 pub(crate) use crate::task::current::{self, Around, Guarded, HeldBy};
 pub(crate) use crate::task::outcome_writer::OutcomeWriter;
 pub(crate) use crate::task::request::Request;
-pub(crate) use crate::task::steps::RunEnd;
+pub(crate) use crate::task::scope::is_disabled_by_default;
 pub(crate) use crate::task::{held_keys, watch};

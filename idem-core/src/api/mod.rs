@@ -2,4 +2,3 @@
 
 pub(crate) mod lease;
 pub(crate) mod operation;
-pub(crate) mod step;

@@ -26,6 +26,7 @@ use crate::runtime::flight::FlightSeat;
 use crate::runtime::rejected::Rejected;
 use crate::runtime::trace;
 use crate::store::FirstSent;
+use crate::task::companion::Companion;
 use crate::task::current::{Call, HeldBy};
 use crate::task::outcome_writer::NOT_ENCODED;
 use crate::task::request::Request;
@@ -227,13 +228,19 @@ impl Owned {
         self.report(LEASE_LOST, Some(&self.term().why_lost()));
     }
 
+    fn companion(&self) -> Option<&dyn Companion> {
+        self.call.guarded().companion.get().map(AsRef::as_ref)
+    }
+
     /// Sends what is left to do to the store once.
     pub(super) async fn send(&mut self) -> Tried {
         if let Some(seat) = &mut self.seat {
             seat.sending_step();
         }
         if matches!(self.pending, StepLeft::GiveUp(GiveUp::Abandon))
-            && let Err(error) = self.call.guarded().keep_run().boxed().await
+            && self.companion().is_some_and(|companion| !companion.stays())
+            // If the record has another owner, the release is refused too.
+            && let Some(Err(error)) = self.renew().boxed().await.pop()
         {
             return Tried::Failed(error);
         }
@@ -285,7 +292,7 @@ impl Owned {
         let term = self.term();
         let settings = &self.request().settings;
         let mut keep = keep_released(settings.ttl(), term.length(), settings.times.least_secs);
-        let names_run = self.call.guarded().has_steps();
+        let names_run = self.companion().is_some_and(Companion::has_run);
         if names_run {
             // The store may not know yet how long the record of the run must stay.
             keep = keep.max(term.hold());
@@ -385,10 +392,9 @@ impl Owned {
         };
         self.enrolled.term.end();
         self.enrolled.stop();
-        if shared.is_some() {
-            let steps = self.call.guarded().take_steps();
+        if let (Some(_), Some(companion)) = (&shared, self.companion()) {
             let term = self.term();
-            self.runtime().remove_steps(&term.id, term.attempt, steps);
+            companion.recorded(self.runtime(), &term.id, term.attempt);
         }
         self.report_end(event);
         // The others go on, with the answer if there is one.

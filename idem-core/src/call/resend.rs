@@ -34,6 +34,12 @@ struct Resending {
 }
 
 impl Owned {
+    /// Renews the lease out of turn, so that the store knows how long the record must stay.
+    pub(super) async fn renew(&self) -> Vec<Result<Ownership, StoreError>> {
+        let renewal = [self.term().renewal()];
+        self.runtime().store.renew(&renewal).await
+    }
+
     /// Continues the step in the background.
     pub(super) fn resend(mut self) {
         let (bytes, commits) = match &self.pending {

@@ -9,6 +9,7 @@ pub(crate) mod encryption;
 pub(crate) mod locks;
 pub(crate) mod memory;
 pub(crate) mod ops;
+pub(crate) mod steps;
 pub(crate) mod tokens;
 pub(crate) mod transactions;
 pub mod wire;

@@ -30,7 +30,6 @@
 
 pub(crate) mod errors;
 pub(crate) mod settings;
-pub(crate) mod step_settings;
 
 pub use self::errors::UnkeptAction;
 pub use self::settings::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use crate::base::sync::Notify;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
-use crate::observe::{self, Unattended};
+use crate::observe::{self, Event, Unattended};
+
+pub(crate) const STEPS_LEFT: Event = Event::info("steps_left");
 
 /// How many steps may be retried at the same time, and how many bytes their outcomes may have.
 /// Beyond that, steps are dropped and logged.

@@ -6,7 +6,6 @@ pub(crate) mod builder;
 pub(crate) mod flight;
 pub(crate) mod handle;
 pub(crate) mod rejected;
-pub(crate) mod steps;
 pub(crate) mod trace;
 pub(crate) mod undoing;
 

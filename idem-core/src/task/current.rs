@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::lease::term::Term;
 use crate::record::{Origin, Owner, RecordId};
 use crate::runtime::Runtime;
-use crate::task::begun_steps::BegunSteps;
+use crate::task::companion::Companion;
 use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::request::Request;
 
@@ -122,8 +122,8 @@ pub(crate) struct Guarded {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) request: Request,
     pub(crate) held_by: HeldBy,
-    /// Empty until there is a step: most calls have none.
-    pub(super) begun: OnceLock<Box<BegunSteps>>,
+    /// Most calls have none.
+    pub(crate) companion: OnceLock<Box<dyn Companion>>,
     /// The events of the body so far: [`TAINTED`] and the bits after it.
     progress: AtomicU8,
     outer: Option<Call>,
@@ -175,7 +175,7 @@ impl Call {
             runtime: runtime.clone(),
             request: request.clone(),
             held_by,
-            begun: OnceLock::new(),
+            companion: OnceLock::new(),
             progress: AtomicU8::new(0),
             outer: innermost(),
         };
@@ -199,8 +199,8 @@ impl Call {
         &self.0
     }
 
-    /// The same, if the call's outcome is recorded, so that steps of its body are too.
-    pub(crate) fn steps(&self) -> Option<&Guarded> {
+    /// The same, if the call's outcome is recorded, so that what its body does can be too.
+    pub(crate) fn held(&self) -> Option<&Guarded> {
         let is_held = |guarded: &&Guarded| {
             matches!(guarded.held_by, HeldBy::Lease { .. } | HeldBy::Row { .. })
         };
@@ -349,8 +349,8 @@ impl Call {
         }
         // The question counts for all tries.
         self.note(TAINTED | OMITS | RECORDED | OVER, false);
-        if let Some(steps) = self.steps() {
-            steps.begin_try();
+        if let Some(companion) = self.0.companion.get() {
+            companion.begin_try();
         }
         let over = Over(self);
         // An `async` block would hold the body's future twice.

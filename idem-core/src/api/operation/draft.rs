@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Operation;
 use crate::base::printable::shown_name;
@@ -11,12 +10,11 @@ use crate::call::prepared::Prepared;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
-use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
+use crate::policy::settings::{MissingKey, Settings, StoreFailure};
 use crate::record::{By, RecordId, is_valid_operation, reserved};
 use crate::runtime::Runtime;
 use crate::runtime::admission::Admission;
 use crate::runtime::trace::CallMetadata;
-use crate::task::current::Guarded;
 use crate::task::request::Request;
 
 /// The message for a step of a call that has no run.
@@ -29,9 +27,9 @@ pub(crate) struct Draft<'a> {
     pub(crate) name: Cow<'a, str>,
     pub(crate) settings: Settings,
     pub(crate) id: Option<RecordId>,
-    pub(super) fingerprint: Option<Fingerprint>,
+    pub(crate) fingerprint: Option<Fingerprint>,
     /// The call states that it has no fingerprint.
-    pub(super) has_no_fingerprint: bool,
+    pub(crate) has_no_fingerprint: bool,
     /// As [`Request::admission`].
     pub(crate) admission: Option<Arc<dyn Admission>>,
     pub(super) versions: Option<Box<Versions>>,
@@ -39,7 +37,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) audit: Option<Box<By>>,
     /// The step of the call that is meant, and the steps around it before that. In their ids, the
     /// place of each run holds nobody's: the records of the call and of the steps around tell it.
-    pub(super) steps: Vec<RecordId>,
+    pub(crate) steps: Vec<RecordId>,
     /// As [`Request::again`].
     pub(crate) again: Option<Box<Error>>,
     /// The first mistake in the description. The call fails with it.
@@ -76,19 +74,6 @@ impl<'a> Draft<'a> {
         if self.runtime.is_some() {
             self.misconfigured(format!("`{name}`: {reason}"));
         }
-    }
-
-    /// Makes it a step of the call with this scope.
-    pub(crate) fn become_step(&mut self, call: &Guarded, lease: Option<Duration>) {
-        let asks_first = self.settings.reconciles;
-        self.runtime = Some(call.runtime.clone());
-        self.settings = call.settings_of_step(lease);
-        if asks_first {
-            self.settings.abandoned = Abandoned::Rerun;
-            self.settings.reconciles = true;
-        }
-        self.fingerprint = call.request.fingerprint;
-        self.has_no_fingerprint = true;
     }
 
     /// Has the body run without a record after this error, if that is what the call wants.

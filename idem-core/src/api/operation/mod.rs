@@ -548,6 +548,5 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 
 // Below: rustdoc shows methods in the order of the modules, and these are not the common ones.
 mod look;
-mod steps;
 mod times;
 mod versions;

@@ -25,7 +25,6 @@ use crate::layers::transactions::open::{
     ClaimedRow, OpenTransaction, PAUSES, claimed_row, found_in_transaction, is_long_ago,
     longest_wait, other_store,
 };
-use crate::record::RecordId;
 use crate::{Call, Error, ErrorAction, Outcome, Recorded, Store, StoreError, StoreErrorKind};
 
 /// How often a transaction with a conflict is run again.
@@ -51,10 +50,10 @@ impl<'a, R, T, E, P, S> InTransaction<'a, R, T, E, P, S> {
 /// How a call has ended in its transaction, which is still open.
 enum CallEnd<T, E> {
     /// The outcome is written, or was before: a value, or an error that is kept. Whoever ends the
-    /// transaction commits. Then the steps of the call are of no use.
+    /// transaction commits. Then what is recorded beside the call is of no use.
     Recorded {
         result: Result<Outcome<T>, E>,
-        steps: Vec<RecordId>,
+        call: Option<Call>,
     },
     /// The body's error. Nothing is written.
     Failed(E),
@@ -74,15 +73,12 @@ impl<T, E> CallEnd<T, E> {
             (_, Err(error)) => Self::Refused(error),
             (Ok(value), Ok(_)) => Self::Recorded {
                 result: Ok(Outcome::executed(value)),
-                steps: call
-                    .and_then(Call::steps)
-                    .map(Guarded::take_steps)
-                    .unwrap_or_default(),
+                call: call.cloned(),
             },
             // Only the record of the error is written: the body's rows are rolled back already.
             (Err(error), Ok(true)) => Self::Recorded {
                 result: Err(error),
-                steps: Vec::new(),
+                call: None,
             },
             (Err(error), Ok(false)) => Self::Failed(error),
         }
@@ -101,7 +97,7 @@ where
         B: Body<X, R>,
     {
         match self.in_transaction(tx, &mut body, true).await {
-            // Whether the caller commits is not seen, so the steps are left to expire.
+            // Whether the caller commits is not seen, so what is recorded beside the call is left to expire.
             CallEnd::Recorded { result, .. } => result,
             CallEnd::Failed(error) => Err(error),
             CallEnd::Refused(error) => Err(self.handling.refuse(error)),
@@ -146,10 +142,7 @@ where
                         .await
                 }
                 Err(found) => match self.replay(found) {
-                    Ok(result) => CallEnd::Recorded {
-                        result,
-                        steps: Vec::new(),
-                    },
+                    Ok(result) => CallEnd::Recorded { result, call: None },
                     Err(error) => CallEnd::Refused(error),
                 },
             }
@@ -465,10 +458,13 @@ where
         end: CallEnd<T, E>,
     ) -> Round<Result<Outcome<T>, E>> {
         match end {
-            CallEnd::Recorded { result, steps } => match B::commit(tx).boxed().await {
+            CallEnd::Recorded { result, call } => match B::commit(tx).boxed().await {
                 Ok(()) => {
-                    if let Prepared::Guarded(runtime, request) = &self.call.prepared {
-                        runtime.remove_steps(&request.id, 0, steps);
+                    let call = call.as_ref().map(Call::guarded);
+                    if let Prepared::Guarded(runtime, request) = &self.call.prepared
+                        && let Some(companion) = call.and_then(|call| call.companion.get())
+                    {
+                        companion.recorded(runtime, &request.id, 0);
                     }
                     Round::Over(result)
                 }

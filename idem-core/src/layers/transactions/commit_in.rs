@@ -61,7 +61,7 @@ impl Call {
         S: Store,
         T: Storable<Via>,
     {
-        let Some(guarded) = self.steps() else {
+        let Some(guarded) = self.held() else {
             return Ok(());
         };
         let Some(term) = guarded.lease() else {

@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use crate::adapter::catch_user_panic;
 use crate::adapter::engine::{
-    BodyExit, BodyWatch, ERROR_KEPT, EXECUTED, Event, NOT_RECORDED, RELEASED, STORE_FAILED,
+    BodyExit, BodyWatch, ERROR_KEPT, EXECUTED, Event, NOT_RECORDED, RELEASED, RunEnd, STORE_FAILED,
     StepLeft, UNREADABLE, body,
 };
 use crate::layers::transactions::bodies::Body;
@@ -14,6 +14,13 @@ use crate::layers::transactions::driver::Transaction;
 use crate::layers::transactions::open::{ClaimedRow, OpenTransaction};
 use crate::record::Owner;
 use crate::{Call, Error, Recorded, Store};
+
+/// Returns what the transaction writes with the outcome of a call.
+fn run_end(call: &Call) -> Option<RunEnd> {
+    let call = call.guarded();
+    let companion = call.companion.get()?;
+    companion.run_end(call.id(), &call.request.settings)
+}
 
 impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
     /// Runs the body in the transaction. If the future is dropped, the event reports a call that was
@@ -50,12 +57,13 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                     self.roll_back_body().await?;
                 }
                 let commit = self.request.commit(owner, attempt, outcome, kept_for);
-                if let Some(steps) = call.steps() {
-                    self.end_steps(store, owner, steps).await?;
+                let run_end = run_end(call);
+                if let Some(end) = &run_end {
+                    self.end_run(store, owner, end).await?;
                 }
                 self.commit(store, &commit).await?;
                 if is_error {
-                    self.note_kept_error(commit, call.guarded().run_end());
+                    self.note_kept_error(commit, run_end);
                 }
                 self.report(event_on(is_error), attempt, None);
                 Ok(is_error)

@@ -2,8 +2,8 @@
 //!
 //! `driver` has what a database's driver implements. `api` begins a call, `call` carries it out in
 //! one transaction after the other, `open` claims and commits its row, and `ending` decides what
-//! becomes of the row. `commit_in` records the outcome of a call with a lease, and `steps` a step of
-//! its body. `kept_error` saves the records of kept errors from a roll-back.
+//! becomes of the row. `commit_in` records the outcome of a call with a lease.
+//! `kept_error` saves the records of kept errors from a roll-back.
 
 pub(crate) mod api;
 pub(crate) mod bodies;
@@ -12,6 +12,5 @@ mod commit_in;
 pub(crate) mod driver;
 mod ending;
 pub(crate) mod kept_error;
-mod open;
+pub(crate) mod open;
 mod run_end;
-mod steps;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use crate::adapter::Backoff;
 use crate::adapter::engine::{
-    CALLER_DROPPED, Event, Guarded, Held, MISCONFIGURED, OutcomeWriter, Rejected, Request, RunEnd,
-    Runtime, clock,
+    CALLER_DROPPED, Event, Held, MISCONFIGURED, OutcomeWriter, Rejected, Request, RunEnd, Runtime,
+    clock,
 };
 use crate::layers::transactions::driver::{Began, OwnRow, RowOwner, Transaction};
 use crate::layers::transactions::kept_error::{KeptErrors, KeptRecord};
@@ -78,7 +78,7 @@ pub(super) fn found_in_transaction(
 }
 
 /// The error of a call whose runtime has another store than the one of the transaction.
-pub(super) fn other_store<S>(operation: &str) -> Error {
+pub(crate) fn other_store<S>(operation: &str) -> Error {
     let name = std::any::type_name::<S>();
     let name = name.rsplit("::").next().unwrap_or(name);
     let reason = format!(
@@ -209,18 +209,15 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         found_in_transaction(self.runtime, self.request, why)
     }
 
-    /// Ends the run of the steps beside this transaction, if there are any.
-    pub(crate) async fn end_steps(
+    /// Ends the run of what is recorded beside this transaction.
+    pub(crate) async fn end_run(
         &mut self,
         store: &S,
         owner: Owner,
-        steps: &Guarded,
+        end: &RunEnd,
     ) -> Result<(), Error> {
-        let Some(end) = steps.run_end() else {
-            return Ok(());
-        };
         // In a box: few calls come here, and the future of each would have room for it.
-        let ended = write_run_end(&end, self.tx, store, owner).boxed().await;
+        let ended = write_run_end(end, self.tx, store, owner).boxed().await;
         match ended {
             Ok(Ownership::Held) => Ok(()),
             Ok(Ownership::Lost) => {

@@ -2,52 +2,51 @@
 
 use std::time::Duration;
 
-use crate::policy::settings::{Abandoned, Duplicate, InFlight, MAX_LENGTH, Settings};
+use crate::adapter::engine::{MAX_LENGTH, Settings};
+use crate::policy::{Abandoned, Duplicate, InFlight};
 use crate::record::STEPS_KEPT;
 
 /// How much longer than a lease a step waits, for one whose owner was cut off: its renewal may be
 /// as old as that.
 const PAST_THE_LEASE: Duration = Duration::from_secs(5);
 
-impl Settings {
-    /// How long the steps of a call are kept, and the record of its run: a shorter `hold` or `ttl`
-    /// does not shorten it, because a body may run, and be tried again, for longer than that.
-    pub(crate) fn steps_kept(&self) -> Duration {
-        STEPS_KEPT.max(self.hold()).min(MAX_LENGTH)
-    }
+/// How long the steps of a call are kept, and the record of its run: a shorter `hold` or `ttl`
+/// does not shorten it, because a body may run, and be tried again, for longer than that.
+pub(super) fn steps_kept(call: &Settings) -> Duration {
+    STEPS_KEPT.max(call.hold()).min(MAX_LENGTH)
+}
 
-    /// The settings of a step with this lease, from the defaults of its runtime.
-    ///
-    /// It waits for the lease of an attempt that was cut off in it: two bodies of one step never run
-    /// at once.
-    pub(crate) fn of_step(&self, defaults: &Self, lease: Duration) -> Self {
-        let kept = self.steps_kept();
-        let mut settings = defaults.clone();
-        settings.set_ttl(kept);
-        settings.set_remember(kept);
-        // A call that asks what became of an attempt asks at any age. Its steps do not, and would
-        // run again blindly.
-        settings.set_hold(if self.reconciles { kept } else { self.hold() });
-        settings.set_lease(lease);
-        settings.set_max_attempts(None);
-        let wait = settings
-            .wait()
-            .max(lease.saturating_mul(2).saturating_add(PAST_THE_LEASE));
-        settings.set_wait(wait.min(MAX_LENGTH));
-        settings.in_flight = InFlight::Wait;
-        settings.duplicate = Duplicate::Replay;
-        // An abandoned call is not simply run again, and neither is a step of it.
-        settings.abandoned = if self.reconciles {
-            Abandoned::Reject
-        } else {
-            self.abandoned
-        };
-        settings.store_failure = self.store_failure;
-        settings.reconciles = false;
-        settings.observes = self.observes;
-        settings.times.least_secs = 0;
-        settings
-    }
+/// The settings of a step with this lease, from the defaults of its runtime.
+///
+/// It waits for the lease of an attempt that was cut off in it: two bodies of one step never run
+/// at once.
+pub(super) fn of_step(call: &Settings, defaults: &Settings, lease: Duration) -> Settings {
+    let kept = steps_kept(call);
+    let mut settings = defaults.clone();
+    settings.set_ttl(kept);
+    settings.set_remember(kept);
+    // A call that asks what became of an attempt asks at any age. Its steps do not, and would
+    // run again blindly.
+    settings.set_hold(if call.reconciles { kept } else { call.hold() });
+    settings.set_lease(lease);
+    settings.set_max_attempts(None);
+    let wait = settings
+        .wait()
+        .max(lease.saturating_mul(2).saturating_add(PAST_THE_LEASE));
+    settings.set_wait(wait.min(MAX_LENGTH));
+    settings.in_flight = InFlight::Wait;
+    settings.duplicate = Duplicate::Replay;
+    // An abandoned call is not simply run again, and neither is a step of it.
+    settings.abandoned = if call.reconciles {
+        Abandoned::Reject
+    } else {
+        call.abandoned
+    };
+    settings.store_failure = call.store_failure;
+    settings.reconciles = false;
+    settings.observes = call.observes;
+    settings.times.least_secs = 0;
+    settings
 }
 
 #[cfg(test)]
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     fn step_of(settings: &Settings) -> Settings {
-        settings.of_step(&Settings::DEFAULT, settings.lease)
+        of_step(settings, &Settings::DEFAULT, settings.lease)
     }
 
     #[test]

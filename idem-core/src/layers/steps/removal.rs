@@ -4,32 +4,26 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::observe::Event;
+use super::begun::BegunSteps;
+use crate::adapter::engine::{Event, Runtime, STEPS_LEFT};
 use crate::record::{RecordId, Removed};
-use crate::runtime::Runtime;
 
-pub(crate) const STEPS_LEFT: Event = Event::info("steps_left");
-
-impl Runtime {
+impl BegunSteps {
     /// Removes the records of steps of a run that has ended, in the background, each once. Nobody
     /// looks at them any more: what is left expires.
-    pub(crate) fn remove_steps(
-        self: &Arc<Self>,
-        call: &RecordId,
-        attempt: u64,
-        steps: Vec<RecordId>,
-    ) {
+    pub(super) fn remove_steps(&self, runtime: &Arc<Runtime>, call: &RecordId, attempt: u64) {
+        let steps = std::mem::take(&mut self.names().ids);
         if steps.is_empty() {
             return;
         }
         let handle = Handle::try_current()
             .ok()
-            .or_else(|| self.keepers.known().another(None));
-        let (Some(handle), Some(counted)) = (handle, self.background.removal()) else {
+            .or_else(|| runtime.keepers.known().another(None));
+        let (Some(handle), Some(counted)) = (handle, runtime.background.removal()) else {
             let why = "too much is done in the background already, or there is no tokio runtime";
-            return self.report_left(call, attempt, steps.len(), &why);
+            return report_left(runtime, call, attempt, steps.len(), &why);
         };
-        let runtime = self.clone();
+        let runtime = runtime.clone();
         let call = call.clone();
         handle.spawn(async move {
             let _counted = counted;
@@ -52,26 +46,26 @@ impl Runtime {
                     attempt,
                     Some(&steps.len()),
                 ),
-                Some(error) => runtime.report_left(&call, attempt, left, &error),
-                None => runtime.report_left(&call, attempt, left, &"they are in flight"),
+                Some(error) => report_left(&runtime, &call, attempt, left, &error),
+                None => report_left(&runtime, &call, attempt, left, &"they are in flight"),
             }
         });
     }
+}
 
-    fn report_left(
-        &self,
-        call: &RecordId,
-        attempt: u64,
-        count: usize,
-        why: &dyn std::fmt::Display,
-    ) {
-        self.observer.report(
-            STEPS_LEFT,
-            call,
-            attempt,
-            Some(&format_args!(
-                "{count} records of steps are left to expire: {why}"
-            )),
-        );
-    }
+fn report_left(
+    runtime: &Runtime,
+    call: &RecordId,
+    attempt: u64,
+    count: usize,
+    why: &dyn std::fmt::Display,
+) {
+    runtime.observer.report(
+        STEPS_LEFT,
+        call,
+        attempt,
+        Some(&format_args!(
+            "{count} records of steps are left to expire: {why}"
+        )),
+    );
 }

@@ -4,9 +4,9 @@ use std::future::Future;
 
 use futures_util::future::FutureExt as _;
 
-use crate::adapter::engine::Guarded;
+use super::Step;
+use super::scope::Scope;
 use crate::api::operation::Operation;
-use crate::api::step::Step;
 use crate::layers::transactions::api::InTransactionPolicy;
 use crate::layers::transactions::bodies::{RunsAgain, TransactionBody};
 use crate::layers::transactions::driver::{Transaction, Transactions};
@@ -100,9 +100,9 @@ where
     let is_inside = placed.scope().is_some_and(|scope| scope.is_in(tx));
     let run = match placed.scope() {
         None => return placed.operation,
-        Some(scope) if is_inside => run_inside(scope, tx).await,
+        Some(scope) if is_inside => run_inside(&scope, tx).await,
         Some(scope) if scope.must_be_inside() => Err(placed.must_be_inside()),
-        Some(scope) => run_in(scope, tx).await,
+        Some(scope) => run_in(&scope, tx).await,
     };
     placed.of_run(run, is_inside)
 }
@@ -110,7 +110,7 @@ where
 /// Returns the run of a step in a transaction of the body. If that has the only connection that
 /// there is, the run is read in it. That is the second choice: it may lock the record, or keep the
 /// transaction from becoming the writer.
-async fn run_in<X, S>(scope: &Guarded, tx: &mut X) -> Result<Owner, Error>
+async fn run_in<X, S>(scope: &Scope<'_>, tx: &mut X) -> Result<Owner, Error>
 where
     X: Transaction<S>,
     S: Store,
@@ -128,7 +128,7 @@ where
 }
 
 /// Returns the run of a step in the transaction that has the record of the call.
-async fn run_inside<X, S>(scope: &Guarded, tx: &mut X) -> Result<Owner, Error>
+async fn run_inside<X, S>(scope: &Scope<'_>, tx: &mut X) -> Result<Owner, Error>
 where
     X: Transaction<S>,
     S: Store,
@@ -142,7 +142,11 @@ where
     scope.run_inside_by(inspect(scope, tx, store).await?)
 }
 
-async fn inspect<X, S>(scope: &Guarded, tx: &mut X, store: &S) -> Result<Option<RecordInfo>, Error>
+async fn inspect<X, S>(
+    scope: &Scope<'_>,
+    tx: &mut X,
+    store: &S,
+) -> Result<Option<RecordInfo>, Error>
 where
     X: Transaction<S>,
     S: Store,

@@ -1,7 +1,8 @@
 //! The record of a step of a call.
 
-use super::Operation;
-use crate::encoding::step_name::StepName;
+use super::settings::steps_kept;
+use crate::StepName;
+use crate::api::operation::Operation;
 use crate::record::Owner;
 
 impl<Q, P> Operation<'_, Q, P> {
@@ -43,7 +44,7 @@ impl<Q, P> Operation<'_, Q, P> {
         };
         match outer.of_step(Owner::NOBODY, &name) {
             Ok(step) => {
-                let kept = draft.settings.steps_kept();
+                let kept = steps_kept(&draft.settings);
                 draft.settings.set_ttl(kept);
                 draft.settings.set_remember(kept);
                 draft.admission = None;

@@ -1,5 +1,7 @@
 //! The steps that a body has begun, and what they need of its call.
 
+use std::any::Any;
+use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -7,19 +9,17 @@ use std::time::Duration;
 
 use futures_util::future::{FutureExt as _, Shared, WeakShared};
 
-use crate::base::clock;
-use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::lease::term::Term;
-use crate::policy::settings::{Settings, StoreFailure};
+use super::begun::{BegunSteps, LookForRun};
+use super::settings::{of_step, steps_kept};
+use crate::adapter::engine::{
+    AnyStore, Guarded, HeldBy, REJECTED_ABANDONED, Runtime, Settings, Term, clock,
+};
+use crate::policy::StoreFailure;
 use crate::record::{
     Claim, Claimed, Origin, Owner, Ownership, RecordId, RecordInfo, RecordState, Release,
     ReleaseTo, is_step,
 };
-use crate::runtime::Runtime;
-use crate::runtime::rejected::REJECTED_ABANDONED;
-use crate::store::AnyStore;
-use crate::task::begun_steps::{BegunSteps, LookForRun};
-use crate::task::current::{Guarded, HeldBy};
+use crate::{Call, Error, StoreError, StoreErrorKind};
 
 /// How many steps of a call are removed after its outcome. What is left expires.
 const MOST_REMOVED: usize = 1000;
@@ -29,16 +29,29 @@ const TOO_OLD: &str = "nine tenths of the time have passed for which the steps o
     (30 days, or `hold` if that is longer), so none of them is begun or replayed any more: settle \
     the key of the call, or forget it, which begins a new run";
 
-/// The record that says that a run of [steps](crate::step) beside a transaction has ended. The
-/// transaction that records the outcome writes it.
-#[derive(Debug, Clone)]
-pub(crate) struct RunEnd {
-    pub(crate) id: RecordId,
-    /// How long it stays.
-    pub(crate) kept: Duration,
+/// A body that has steps.
+pub(super) struct Scope<'a> {
+    call: &'a Guarded,
+    begun: &'a BegunSteps,
 }
 
-impl Guarded {
+impl Deref for Scope<'_> {
+    type Target = Guarded;
+
+    fn deref(&self) -> &Guarded {
+        self.call
+    }
+}
+
+impl<'a> Scope<'a> {
+    /// `None`: nothing is recorded of the body.
+    pub(super) fn of(call: &'a Call) -> Option<Self> {
+        let call = call.held()?;
+        let companion = call.companion.get_or_init(|| Box::<BegunSteps>::default());
+        let begun = (&**companion as &dyn Any).downcast_ref()?;
+        Some(Self { call, begun })
+    }
+
     /// The claim found a record of an earlier attempt.
     fn goes_on(&self) -> bool {
         matches!(self.origin(), Origin::Released | Origin::Abandoned)
@@ -46,7 +59,7 @@ impl Guarded {
 
     /// Whether nothing can be recorded beside the transaction of the body: nobody else can write, or
     /// the row is that of a step, which has no record beside it.
-    pub(crate) fn must_be_inside(&self) -> bool {
+    pub(super) fn must_be_inside(&self) -> bool {
         match self.held_by {
             HeldBy::Row { is_only_writer, .. } => is_only_writer || is_step(self.id().operation()),
             _ => false,
@@ -54,15 +67,15 @@ impl Guarded {
     }
 
     /// Whether this is the transaction that has the record of the call.
-    pub(crate) fn is_in<X>(&self, tx: &X) -> bool {
+    pub(super) fn is_in<X>(&self, tx: &X) -> bool {
         let here = std::ptr::from_ref(tx).addr();
         matches!(self.held_by, HeldBy::Row { address, .. } if address == here)
     }
 
     /// Returns the settings of a step of the body.
-    pub(crate) fn settings_of_step(&self, lease: Option<Duration>) -> Settings {
+    pub(super) fn settings_of_step(&self, lease: Option<Duration>) -> Settings {
         let call = &self.request.settings;
-        let mut settings = call.of_step(&self.runtime.settings, lease.unwrap_or(call.lease));
+        let mut settings = of_step(call, &self.runtime.settings, lease.unwrap_or(call.lease));
         if self.lease().is_none() {
             // The transaction needs the store in any case.
             settings.store_failure = StoreFailure::Reject;
@@ -70,59 +83,19 @@ impl Guarded {
         settings
     }
 
-    fn begun(&self) -> &BegunSteps {
-        self.begun.get_or_init(Box::default)
-    }
-
-    /// The body runs from its beginning.
-    pub(super) fn begin_try(&self) {
-        if let Some(begun) = self.begun.get() {
-            begun.names().tries += 1;
-        }
-    }
-
     /// Begins a step. `false`: this try of the body has begun it before.
     ///
     /// One beside the transaction of its call is not removed after the outcome. Nothing stops a body
     /// whose transaction the database has ended, so it must find what another attempt has recorded.
-    pub(crate) fn begin_step(&self, step: &RecordId, is_inside: bool) -> bool {
+    pub(super) fn begin_step(&self, step: &RecordId, is_inside: bool) -> bool {
         let is_removed = is_inside || self.lease().is_some();
-        let mut names = self.begun().names();
+        let mut names = self.begun.names();
         let tries = names.tries;
         let before = names.steps.insert(step.digest(), tries);
         if before.is_none() && is_removed && names.ids.len() < MOST_REMOVED {
             names.ids.push(step.clone());
         }
         before != Some(tries)
-    }
-
-    /// Whether the run of the call may have steps, as far as this attempt knows.
-    pub(crate) fn has_steps(&self) -> bool {
-        self.begun
-            .get()
-            .is_some_and(|begun| begun.run.get().is_some())
-    }
-
-    /// Makes sure, before the record is abandoned, that it stays as long as the steps: until a
-    /// renewal has told the store, an abandoned record stays as long as the claim said.
-    pub(crate) async fn keep_run(&self) -> Result<(), StoreError> {
-        let (Some(begun), Some(term)) = (self.begun.get(), self.lease()) else {
-            return Ok(());
-        };
-        if begun.run.get().is_none() || begun.stays.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        match self.runtime.store.renew(&[term.renewal()]).await.pop() {
-            Some(Err(error)) => Err(error),
-            // If the record has another owner, the release is refused too.
-            Some(Ok(_)) | None => Ok(()),
-        }
-    }
-
-    /// Takes the steps of all tries, which are of no use once the outcome of the call is recorded.
-    pub(crate) fn take_steps(&self) -> Vec<RecordId> {
-        let begun = self.begun.get().map(|begun| begun.names());
-        begun.map_or_else(Vec::new, |mut begun| std::mem::take(&mut begun.ids))
     }
 
     /// Returns the run that the steps of the body belong to, and makes sure that its record stays
@@ -132,8 +105,8 @@ impl Guarded {
     /// # Errors
     ///
     /// The store did not answer, another caller owns the record, or the run is too old.
-    pub(crate) async fn run_of_steps(&self, in_transaction: bool) -> Result<Owner, Error> {
-        let begun = self.begun();
+    pub(super) async fn run_of_steps(&self, in_transaction: bool) -> Result<Owner, Error> {
+        let begun = self.begun;
         let stays = in_transaction || begun.stays.load(Ordering::Relaxed);
         let run = match (begun.run.get(), self.lease()) {
             (Some(run), _) if stays => *run,
@@ -152,38 +125,38 @@ impl Guarded {
     }
 
     /// Whether the record of the lease has to tell the run.
-    pub(crate) fn is_run_unknown(&self) -> bool {
-        self.lease().is_some() && self.begun().run.get().is_none()
+    pub(super) fn is_run_unknown(&self) -> bool {
+        self.lease().is_some() && self.begun.run.get().is_none()
     }
 
     /// Returns the run that the record of the lease tells, as a transaction of the body sees it.
     /// `None`: it is not that of this attempt.
-    pub(crate) fn run_of_record(&self, record: Option<RecordInfo>) -> Option<Result<Owner, Error>> {
-        let run = self.found(self.begun(), self.lease()?, record)?;
+    pub(super) fn run_of_record(&self, record: Option<RecordInfo>) -> Option<Result<Owner, Error>> {
+        let run = self.found(self.begun, self.lease()?, record)?;
         Some(self.checked(run))
     }
 
     /// Returns the run of a step in the transaction that has the record of the call, with which the
     /// step is rolled back. `None`: the record has to tell it.
-    pub(crate) fn run_inside(&self) -> Option<Result<Owner, Error>> {
+    pub(super) fn run_inside(&self) -> Option<Result<Owner, Error>> {
         match self.held_by {
             HeldBy::Row { owner, .. } if !self.goes_on() => Some(Ok(owner)),
             _ => {
-                let run = self.begun().run_inside.get();
+                let run = self.begun.run_inside.get();
                 run.map(|run| self.checked(*run))
             }
         }
     }
 
     /// As [`run_inside`](Self::run_inside), by the record that this transaction sees.
-    pub(crate) fn run_inside_by(&self, record: Option<RecordInfo>) -> Result<Owner, Error> {
+    pub(super) fn run_inside_by(&self, record: Option<RecordInfo>) -> Result<Owner, Error> {
         let Some(run) = record.and_then(|record| record.run) else {
             let gone = "the record is no longer in this transaction: begin it again";
             let gone = StoreError::new(StoreErrorKind::Conflict, gone);
             return Err(self.runtime.failed(self.id(), gone));
         };
         // If a step that runs at the same time was first, it has found the same.
-        self.checked(*self.begun().run_inside.get_or_init(|| run))
+        self.checked(*self.begun.run_inside.get_or_init(|| run))
     }
 
     /// In a later attempt the record tells the run. No other caller can end the run meanwhile, as
@@ -197,7 +170,7 @@ impl Guarded {
     ) -> Result<Owner, Error> {
         let store = &self.runtime.store;
         let failed = |error| self.runtime.failed(self.id(), error);
-        let kept = self.request.settings.steps_kept();
+        let kept = steps_kept(&self.request.settings);
         // In a later attempt, an earlier one may have begun the same step, and what has recorded
         // the outcome has ended its run.
         let is_known = begun.run.get().is_some() || !self.goes_on();
@@ -243,7 +216,7 @@ impl Guarded {
         let found = found.filter(|found| found.attempt == term.attempt)?;
         let whole = found.lease_age?.saturating_add(found.expires_in);
         let run = found.run?;
-        let kept = self.request.settings.steps_kept();
+        let kept = steps_kept(&self.request.settings);
         begun.stays.fetch_or(whole >= kept, Ordering::Relaxed);
         // The next renewal carries it, or a release.
         term.raise_hold(kept);
@@ -253,7 +226,7 @@ impl Guarded {
     fn look_for_run_beside(&self) -> Shared<LookForRun> {
         let runtime = Arc::clone(&self.runtime);
         let id = self.id().clone();
-        let kept = self.request.settings.steps_kept();
+        let kept = steps_kept(&self.request.settings);
         let looking = run_beside(runtime.clone(), id.clone(), self.goes_on(), kept);
         // A panic of the store counts as no answer, for all that wait.
         AssertUnwindSafe(looking)
@@ -280,20 +253,8 @@ impl Guarded {
         found
     }
 
-    /// Returns the end of the run of the steps beside the transaction of the call, if there are any.
-    pub(crate) fn run_end(&self) -> Option<RunEnd> {
-        let run = self.begun.get().and_then(|begun| begun.run.get());
-        match (&self.held_by, run) {
-            (HeldBy::Row { .. }, Some(run)) => Some(RunEnd {
-                id: self.id().beside().end_of(*run),
-                kept: self.request.settings.steps_kept().saturating_mul(2),
-            }),
-            _ => None,
-        }
-    }
-
     fn checked(&self, run: Owner) -> Result<Owner, Error> {
-        let most = self.request.settings.steps_kept() / 10 * 9;
+        let most = steps_kept(&self.request.settings) / 10 * 9;
         if run.age().is_none_or(|age| age < most) {
             return Ok(run);
         }

@@ -1,14 +1,15 @@
 //! The steps that a body has begun.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::future::{BoxFuture, WeakShared};
 
-use crate::encoding::key::KeyDigest;
-use crate::error::Error;
+use super::settings::steps_kept;
+use crate::adapter::engine::{Companion, RunEnd, Runtime, Settings};
 use crate::record::{Owner, RecordId};
+use crate::{Error, KeyDigest};
 
 /// The look for a run in the store.
 pub(super) type LookForRun = BoxFuture<'static, Result<Owner, Error>>;
@@ -41,5 +42,31 @@ pub(super) struct BegunNames {
 impl BegunSteps {
     pub(super) fn names(&self) -> MutexGuard<'_, BegunNames> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Companion for BegunSteps {
+    fn begin_try(&self) {
+        self.names().tries += 1;
+    }
+
+    fn has_run(&self) -> bool {
+        self.run.get().is_some()
+    }
+
+    fn stays(&self) -> bool {
+        !self.has_run() || self.stays.load(Ordering::Relaxed)
+    }
+
+    fn recorded(&self, runtime: &Arc<Runtime>, call: &RecordId, attempt: u64) {
+        self.remove_steps(runtime, call, attempt);
+    }
+
+    fn run_end(&self, call: &RecordId, settings: &Settings) -> Option<RunEnd> {
+        let run = self.run.get()?;
+        Some(RunEnd {
+            id: call.beside().end_of(*run),
+            kept: steps_kept(settings).saturating_mul(2),
+        })
     }
 }

@@ -1,23 +1,24 @@
 //! Steps: guarded calls inside the body of a guarded call, which record its progress.
 
+mod begun;
+mod in_transaction;
+mod of_step;
+mod removal;
+mod scope;
+mod settings;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use self::scope::Scope;
+use crate::adapter::engine::{KeepsErrors, Question, current, is_disabled_by_default, shown_name};
 use crate::api::operation::{ActionOf, Errors, Operation};
-use crate::base::duration::IntoDuration;
-use crate::base::printable::shown_name;
-use crate::call::keeping::KeepsErrors;
-use crate::call::reconcile::{Question, Reconcile};
-use crate::encoding::step_name::StepName;
-use crate::error::Error;
-use crate::outcome::{Outcome, Storable};
-use crate::policy::errors::{Action, ErrorPolicy};
+use crate::bounds::{Action, IntoDuration, Reconcile};
+use crate::policy::Abandoned;
 use crate::record::{Owner, RecordId, is_valid_operation};
-use crate::runtime::handle::Idempotency;
-use crate::task::current::{self, Call, Guarded};
-use crate::task::scope::is_disabled_by_default;
+use crate::{Call, Error, ErrorPolicy, Idempotency, Outcome, StepName, Storable};
 
 /// Runs a step of the body of a guarded call, or returns its recorded value if an earlier attempt
 /// has finished it.
@@ -340,12 +341,12 @@ enum Place {
 
 fn around(call: Option<Call>) -> Place {
     let call = match call {
-        Some(call) if !call.is_around() && call.steps().is_some() => return Place::Nothing,
+        Some(call) if !call.is_around() && call.held().is_some() => return Place::Nothing,
         Some(call) => Some(call),
         None => current::current(),
     };
     match call {
-        Some(call) if call.steps().is_some() => Place::Guarded(call),
+        Some(call) if call.held().is_some() => Place::Guarded(call),
         Some(_) => Place::Unguarded,
         None if current::Around::here().keyless > 0 || is_disabled_by_default() => Place::Unguarded,
         None => Place::Nothing,
@@ -353,16 +354,16 @@ fn around(call: Option<Call>) -> Place {
 }
 
 /// A step in the body of its call, before its record is known.
-pub(crate) struct Placed<N, Q, P> {
+struct Placed<N, Q, P> {
     name: N,
     /// `None`: the operation needs no record of a step, or is refused.
     call: Option<Call>,
-    pub(crate) operation: Operation<'static, Q, P>,
+    operation: Operation<'static, Q, P>,
 }
 
 impl<N: StepName, Q, P> Step<N, Q, P> {
     /// The operation of the step, in the body where it is polled first.
-    pub(crate) async fn begin(self) -> Operation<'static, Q, P> {
+    async fn begin(self) -> Operation<'static, Q, P> {
         let placed = self.placed();
         let run = match placed.scope() {
             None => return placed.operation,
@@ -377,7 +378,7 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
     }
 
     /// The step in the body around it.
-    pub(crate) fn placed(self) -> Placed<N, Q, P> {
+    fn placed(self) -> Placed<N, Q, P> {
         let Self {
             name,
             lease,
@@ -412,18 +413,27 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
 }
 
 impl<N: StepName, Q, P> Placed<N, Q, P> {
-    pub(crate) fn scope(&self) -> Option<&Guarded> {
-        self.call.as_ref().and_then(Call::steps)
+    fn scope(&self) -> Option<Scope<'_>> {
+        self.call.as_ref().and_then(Scope::of)
     }
 
     fn become_step(&mut self, lease: Option<Duration>) {
-        if let Some(scope) = self.call.as_ref().and_then(Call::steps) {
-            self.operation.draft.become_step(scope, lease);
+        if let Some(scope) = self.call.as_ref().and_then(Scope::of) {
+            let draft = &mut self.operation.draft;
+            let asks_first = draft.settings.reconciles;
+            draft.runtime = Some(scope.runtime.clone());
+            draft.settings = scope.settings_of_step(lease);
+            if asks_first {
+                draft.settings.abandoned = Abandoned::Rerun;
+                draft.settings.reconciles = true;
+            }
+            draft.fingerprint = scope.request.fingerprint;
+            draft.has_no_fingerprint = true;
         }
     }
 
     /// The error of a step that cannot be recorded beside the transaction of its body.
-    pub(crate) fn must_be_inside(&self) -> Error {
+    fn must_be_inside(&self) -> Error {
         self.config(MUST_BE_INSIDE)
     }
 
@@ -433,14 +443,10 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
     }
 
     /// The operation with the record of the step, noted if this try of the body has begun it before.
-    pub(crate) fn of_run(
-        mut self,
-        run: Result<Owner, Error>,
-        is_inside: bool,
-    ) -> Operation<'static, Q, P> {
+    fn of_run(mut self, run: Result<Owner, Error>, is_inside: bool) -> Operation<'static, Q, P> {
         match run.and_then(|run| self.id_of(run)) {
             Ok(id) => {
-                let begins = |scope: &Guarded| scope.begin_step(&id, is_inside);
+                let begins = |scope: Scope<'_>| scope.begin_step(&id, is_inside);
                 if !self.scope().is_none_or(begins) {
                     self.operation.draft.again = Some(Box::new(self.config(BEGUN_BEFORE)));
                 }
