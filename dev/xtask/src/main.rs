@@ -27,6 +27,7 @@ mod servers;
 mod steps;
 mod suite;
 mod tool;
+mod without;
 mod workspace;
 
 use std::process::ExitCode;
@@ -71,11 +72,16 @@ enum Chore {
         list: bool,
     },
     /// Run what takes too long for `ci`: the largest worlds of the model, storms of 10,000
-    /// messages, clients in Python and Node, the stores on PostgreSQL 18, Redis 8 and Valkey 9, and
-    /// builds with the oldest dependencies
+    /// messages, clients in Python and Node, the stores on PostgreSQL 18, Redis 8 and Valkey 9,
+    /// builds with the oldest dependencies, and the core without each layer
     Night,
     /// Run the HTTP layer with clients in Python and Node, which is a part of `night`
     Clients,
+    /// Take each layer out of a copy of idem-core, and test what is left, which is a part of `night`
+    Without {
+        /// Take this layer out alone; may be given several times
+        layers: Vec<String>,
+    },
     /// Look for circles among modules and for long files
     House {
         /// Take what is gone from the list of known ones
@@ -137,6 +143,7 @@ fn run(chore: Chore) -> Result<()> {
         }
         Chore::Ci { only, full, .. } => ci::run(&workspace, &only, full),
         Chore::Clients => clients::test(&workspace),
+        Chore::Without { layers } => without::check(&workspace, &layers),
         Chore::House { write: true } => house::write(&workspace),
         Chore::House { write: false } => house::check(&workspace),
         Chore::Explore => suite::explore(&workspace),

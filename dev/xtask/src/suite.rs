@@ -7,7 +7,7 @@ use crate::runner::{self, SERVER, Tests};
 use crate::steps::Steps;
 use crate::tool::Package;
 use crate::workspace::{self, TestProgram, Workspace};
-use crate::{browser, clients, floors, redis, servers, tool};
+use crate::{browser, clients, floors, redis, servers, tool, without};
 
 const OPENSSL: Package = Package {
     program: "openssl",
@@ -263,6 +263,11 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
         "floors",
         "the packages build with the oldest dependencies that they allow",
         || floors::check(workspace),
+    );
+    steps.run(
+        "layers",
+        "the core builds without each layer, and passes its tests",
+        || without::check(workspace, &[]),
     );
     steps.finish()
 }
