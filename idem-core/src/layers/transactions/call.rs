@@ -15,8 +15,8 @@ use tracing::Instrument as _;
 
 use crate::adapter::engine::watch::{self, Seen};
 use crate::adapter::engine::{
-    Answer, Around, Ending, Guarded, Handling, Held, HeldBy, MISCONFIGURED, Observer, Pause,
-    Prepared, RETRIED, Request, Runtime, STORE_FAILED, StepLeft, Then, body, clock, give, observe,
+    Answer, Around, Ending, Handling, Held, HeldBy, MISCONFIGURED, Observer, Pause, Prepared,
+    RETRIED, Request, Runtime, STORE_FAILED, StepLeft, Then, body, clock, give, observe,
 };
 use crate::adapter::{Round, Rounds, run_rounds};
 use crate::layers::transactions::bodies::Body;
