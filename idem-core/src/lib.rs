@@ -83,7 +83,7 @@ mod of_layers {
     pub use crate::layers::ops::admin::AdminStore;
     pub use crate::layers::ops::{admin, trail};
     pub use crate::layers::transactions::driver::{
-        Began, Opened, OwnRow, RowOwner, Transaction, Transactions, Wish,
+        Began, CommittedRow, Opened, OwnRow, RowOwner, Transaction, Transactions, Wish,
     };
     pub use crate::layers::transactions::kept_error::{
         KeptRecord, TransactionAddress, Written, collect_kept_errors,

@@ -41,7 +41,7 @@ pub(crate) use crate::runtime::rejected::{
 };
 pub(crate) use crate::runtime::trace::CallMetadata;
 pub(crate) use crate::store::{AnyStore, DynStore, FirstSent, StepAnswer};
-pub(crate) use crate::task::companion::{Companion, RunEnd};
+pub(crate) use crate::task::companion::Companion;
 pub(crate) use crate::task::current::{self, Around, Guarded, HeldBy};
 pub(crate) use crate::task::outcome_writer::OutcomeWriter;
 pub(crate) use crate::task::request::Request;

@@ -292,7 +292,7 @@ impl Owned {
         let term = self.term();
         let settings = &self.request().settings;
         let mut keep = keep_released(settings.ttl(), term.length(), settings.times.least_secs);
-        let names_run = self.companion().is_some_and(Companion::has_run);
+        let names_run = self.companion().and_then(Companion::run).is_some();
         if names_run {
             // The store may not know yet how long the record of the run must stay.
             keep = keep.max(term.hold());

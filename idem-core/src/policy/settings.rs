@@ -197,6 +197,12 @@ impl Settings {
         (self.times.remember_millis > 0).then(|| Duration::from_millis(self.times.remember_millis))
     }
 
+    /// How long a run of the key is kept, and what is recorded of it besides: a shorter `hold` or
+    /// `ttl` does not shorten it, because a body may run, and be tried again, for longer than that.
+    pub(crate) fn run_kept(&self) -> Duration {
+        STEPS_KEPT.max(self.hold()).min(MAX_LENGTH)
+    }
+
     /// Returns how long an unsettled record is kept, if it is rejected or asked about.
     pub(crate) fn hold(&self) -> Duration {
         Duration::from_millis(self.times.hold_millis)

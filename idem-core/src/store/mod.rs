@@ -103,8 +103,8 @@ pub use self::dynamic::StoreHandle;
 pub(crate) use self::dynamic::{AnyStore, DynStore, FirstSent, StepAnswer};
 pub use crate::base::clock::Clock;
 pub use crate::of_layers::{
-    AdminStore, Began, KeptRecord, Opened, OwnRow, RowOwner, Transaction, TransactionAddress,
-    Transactions, Wish, Written, admin, collect_kept_errors, trail, wire,
+    AdminStore, Began, CommittedRow, KeptRecord, Opened, OwnRow, RowOwner, Transaction,
+    TransactionAddress, Transactions, Wish, Written, admin, collect_kept_errors, trail, wire,
 };
 pub use crate::outcome::codec::{Codec, CodecContext, CodecFailure};
 #[doc(inline)]

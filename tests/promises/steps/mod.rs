@@ -13,6 +13,8 @@ mod runs;
 mod stores;
 #[cfg(feature = "sqlite")]
 mod transactions;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod unseen;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::future::{BoxFuture, WeakShared};
 
-use super::settings::steps_kept;
-use crate::adapter::engine::{Companion, RunEnd, Runtime, Settings};
+use crate::adapter::engine::{Companion, Runtime};
 use crate::record::{Owner, RecordId};
 use crate::{Error, KeyDigest};
 
@@ -50,23 +49,15 @@ impl Companion for BegunSteps {
         self.names().tries += 1;
     }
 
-    fn has_run(&self) -> bool {
-        self.run.get().is_some()
+    fn run(&self) -> Option<Owner> {
+        self.run.get().copied()
     }
 
     fn stays(&self) -> bool {
-        !self.has_run() || self.stays.load(Ordering::Relaxed)
+        self.run().is_none() || self.stays.load(Ordering::Relaxed)
     }
 
     fn recorded(&self, runtime: &Arc<Runtime>, call: &RecordId, attempt: u64) {
         self.remove_steps(runtime, call, attempt);
-    }
-
-    fn run_end(&self, call: &RecordId, settings: &Settings) -> Option<RunEnd> {
-        let run = self.run.get()?;
-        Some(RunEnd {
-            id: call.beside().end_of(*run),
-            kept: steps_kept(settings).saturating_mul(2),
-        })
     }
 }

@@ -1,6 +1,5 @@
 //! The record of a step of a call.
 
-use super::settings::steps_kept;
 use crate::StepName;
 use crate::api::operation::Operation;
 use crate::record::Owner;
@@ -44,7 +43,7 @@ impl<Q, P> Operation<'_, Q, P> {
         };
         match outer.of_step(Owner::NOBODY, &name) {
             Ok(step) => {
-                let kept = steps_kept(&draft.settings);
+                let kept = draft.settings.run_kept();
                 draft.settings.set_ttl(kept);
                 draft.settings.set_remember(kept);
                 draft.admission = None;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{FutureExt as _, Shared, WeakShared};
 
 use super::begun::{BegunSteps, LookForRun};
-use super::settings::{of_step, steps_kept};
+use super::settings::of_step;
 use crate::adapter::engine::{
     AnyStore, Guarded, HeldBy, REJECTED_ABANDONED, Runtime, Settings, Term, clock,
 };
@@ -170,7 +170,7 @@ impl<'a> Scope<'a> {
     ) -> Result<Owner, Error> {
         let store = &self.runtime.store;
         let failed = |error| self.runtime.failed(self.id(), error);
-        let kept = steps_kept(&self.request.settings);
+        let kept = self.request.settings.run_kept();
         // In a later attempt, an earlier one may have begun the same step, and what has recorded
         // the outcome has ended its run.
         let is_known = begun.run.get().is_some() || !self.goes_on();
@@ -216,7 +216,7 @@ impl<'a> Scope<'a> {
         let found = found.filter(|found| found.attempt == term.attempt)?;
         let whole = found.lease_age?.saturating_add(found.expires_in);
         let run = found.run?;
-        let kept = steps_kept(&self.request.settings);
+        let kept = self.request.settings.run_kept();
         begun.stays.fetch_or(whole >= kept, Ordering::Relaxed);
         // The next renewal carries it, or a release.
         term.raise_hold(kept);
@@ -226,7 +226,7 @@ impl<'a> Scope<'a> {
     fn look_for_run_beside(&self) -> Shared<LookForRun> {
         let runtime = Arc::clone(&self.runtime);
         let id = self.id().clone();
-        let kept = steps_kept(&self.request.settings);
+        let kept = self.request.settings.run_kept();
         let looking = run_beside(runtime.clone(), id.clone(), self.goes_on(), kept);
         // A panic of the store counts as no answer, for all that wait.
         AssertUnwindSafe(looking)
@@ -254,7 +254,7 @@ impl<'a> Scope<'a> {
     }
 
     fn checked(&self, run: Owner) -> Result<Owner, Error> {
-        let most = steps_kept(&self.request.settings) / 10 * 9;
+        let most = self.request.settings.run_kept() / 10 * 9;
         if run.age().is_none_or(|age| age < most) {
             return Ok(run);
         }

@@ -4,24 +4,17 @@ use std::time::Duration;
 
 use crate::adapter::engine::{MAX_LENGTH, Settings};
 use crate::policy::{Abandoned, Duplicate, InFlight};
-use crate::record::STEPS_KEPT;
 
 /// How much longer than a lease a step waits, for one whose owner was cut off: its renewal may be
 /// as old as that.
 const PAST_THE_LEASE: Duration = Duration::from_secs(5);
-
-/// How long the steps of a call are kept, and the record of its run: a shorter `hold` or `ttl`
-/// does not shorten it, because a body may run, and be tried again, for longer than that.
-pub(super) fn steps_kept(call: &Settings) -> Duration {
-    STEPS_KEPT.max(call.hold()).min(MAX_LENGTH)
-}
 
 /// The settings of a step with this lease, from the defaults of its runtime.
 ///
 /// It waits for the lease of an attempt that was cut off in it: two bodies of one step never run
 /// at once.
 pub(super) fn of_step(call: &Settings, defaults: &Settings, lease: Duration) -> Settings {
-    let kept = steps_kept(call);
+    let kept = call.run_kept();
     let mut settings = defaults.clone();
     settings.set_ttl(kept);
     settings.set_remember(kept);
@@ -52,6 +45,7 @@ pub(super) fn of_step(call: &Settings, defaults: &Settings, lease: Duration) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::STEPS_KEPT;
 
     fn step_of(settings: &Settings) -> Settings {
         of_step(settings, &Settings::DEFAULT, settings.lease)

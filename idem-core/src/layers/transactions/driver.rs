@@ -112,7 +112,8 @@ pub trait Transaction<S: Store>: Send {
                 "this driver does not implement `Transaction::inspect`, so a step in the \
                  transaction of its call cannot tell what an earlier attempt has done; leave \
                  `run_in` out of the step, or implement it",
-            ))
+            )
+            .with_source(NoInspect))
         }
     }
 
@@ -124,6 +125,36 @@ pub trait Transaction<S: Store>: Send {
         commit: &Commit,
         row: RowOwner,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+
+    /// As [`commit`](Self::commit), of a row that this transaction has claimed. Also looks for the
+    /// record [`beside`](RecordId::beside) it, which other connections write: without a lock, and no
+    /// earlier than the body has ended, because others begin [steps](crate::step) until then. Few
+    /// calls have such a record, so a driver looks in the message that writes. If there is one,
+    /// [`inspect`](Self::inspect) is asked for it.
+    ///
+    /// The default commits and inspects, which is a message more. If `inspect` is not implemented,
+    /// it finds nothing: then an outcome does not end the steps of an earlier attempt, unless its
+    /// own attempt has some.
+    fn commit_and_look(
+        &mut self,
+        store: &S,
+        commit: &Commit,
+        beside: &RecordId,
+    ) -> impl Future<Output = Result<CommittedRow, StoreError>> + Send {
+        async move {
+            let row = RowOwner::ThisTransaction;
+            let ownership = self.commit(store, commit, row).await?;
+            let has_beside = match self.inspect(store, beside).await {
+                Ok(found) => found.is_some(),
+                Err(error) if error.source().is_some_and(|why| why.is::<NoInspect>()) => false,
+                Err(error) => return Err(error),
+            };
+            Ok(CommittedRow {
+                ownership,
+                has_beside,
+            })
+        }
+    }
 }
 
 /// A pool, which begins transactions for [`Operation::transaction`](crate::Operation::transaction).
@@ -295,6 +326,27 @@ pub struct OwnRow {
     pub attempt: u64,
     /// The record that the claim found.
     pub from: Origin,
+}
+
+/// The source of the error of a [`Transaction::inspect`] that is not implemented.
+#[derive(Debug)]
+struct NoInspect;
+
+impl std::fmt::Display for NoInspect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it is not implemented")
+    }
+}
+
+impl Error for NoInspect {}
+
+/// The answer to [`Transaction::commit_and_look`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommittedRow {
+    /// As of [`Transaction::commit`].
+    pub ownership: Ownership,
+    /// Whether there is a record beside the one that was committed.
+    pub has_beside: bool,
 }
 
 /// Who has claimed the row of a commit.

@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use crate::adapter::catch_user_panic;
 use crate::adapter::engine::{
-    BodyExit, BodyWatch, ERROR_KEPT, EXECUTED, Event, NOT_RECORDED, RELEASED, RunEnd, STORE_FAILED,
+    BodyExit, BodyWatch, ERROR_KEPT, EXECUTED, Event, NOT_RECORDED, RELEASED, STORE_FAILED,
     StepLeft, UNREADABLE, body,
 };
 use crate::layers::transactions::bodies::Body;
@@ -15,11 +15,9 @@ use crate::layers::transactions::open::{ClaimedRow, OpenTransaction};
 use crate::record::Owner;
 use crate::{Call, Error, Recorded, Store};
 
-/// Returns what the transaction writes with the outcome of a call.
-fn run_end(call: &Call) -> Option<RunEnd> {
-    let call = call.guarded();
-    let companion = call.companion.get()?;
-    companion.run_end(call.id(), &call.request.settings)
+/// Returns the run of what this attempt has recorded beside its transaction.
+fn run_of(call: &Call) -> Option<Owner> {
+    call.guarded().companion.get()?.run()
 }
 
 impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
@@ -57,13 +55,10 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                     self.roll_back_body().await?;
                 }
                 let commit = self.request.commit(owner, attempt, outcome, kept_for);
-                let run_end = run_end(call);
-                if let Some(end) = &run_end {
-                    self.end_run(store, owner, end).await?;
-                }
-                self.commit(store, &commit).await?;
+                let begun = run_of(call);
+                self.commit(store, &commit, begun).await?;
                 if is_error {
-                    self.note_kept_error(commit, run_end);
+                    self.note_kept_error(commit, begun);
                 }
                 self.report(event_on(is_error), attempt, None);
                 Ok(is_error)
@@ -123,7 +118,7 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
             (Ok(Some(ClaimedRow { owner, row })), Some(StepLeft::Commit { outcome, kept_for })) => {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
                 let commit = self.request.commit(owner, row.attempt, outcome, kept_for);
-                let committed = self.commit(store, &commit).await;
+                let committed = self.commit(store, &commit, None).await;
                 let event = match &committed {
                     Ok(()) => event_on(is_error),
                     Err(_) => NOT_RECORDED,

@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::adapter::engine::{RunEnd, clock};
-use crate::layers::transactions::driver::{Began, OwnRow, RowOwner, Transaction};
-use crate::layers::transactions::run_end::write_run_end;
+use crate::adapter::engine::clock;
+use crate::layers::transactions::driver::{Began, OwnRow, Transaction};
+use crate::layers::transactions::run_end::RunBeside;
 use crate::record::{Claim, Commit, Ownership, RecordId};
 use crate::store::{AnyStore, Store};
 use crate::{StoreError, StoreErrorKind};
@@ -38,8 +38,8 @@ pub struct KeptRecord {
     pub(crate) store: AnyStore,
     pub(crate) claim: Claim,
     pub(crate) commit: Commit,
-    /// Of the steps beside the first transaction, if there are any.
-    pub(crate) run_end: Option<RunEnd>,
+    /// Of the steps beside the first transaction.
+    pub(super) run: RunBeside,
     /// How long the claim may wait for other transactions that hold the key.
     pub(crate) wait: Duration,
 }
@@ -174,11 +174,7 @@ impl KeptRecord {
             owner,
             ..self.commit.clone()
         };
-        let mut written = tx.commit(store, &commit, RowOwner::Lease).await?;
-        if let (Some(end), Ownership::Held) = (&self.run_end, written) {
-            written = write_run_end(end, tx, store, owner).await?;
-        }
-        match written {
+        match self.run.commit(tx, store, &commit).await? {
             Ownership::Held => Ok(Written::Recorded),
             Ownership::Lost => Ok(Written::KeyTaken),
         }

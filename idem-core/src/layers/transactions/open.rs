@@ -10,12 +10,11 @@ use tokio::time::Instant;
 
 use crate::adapter::Backoff;
 use crate::adapter::engine::{
-    CALLER_DROPPED, Event, Held, MISCONFIGURED, OutcomeWriter, Rejected, Request, RunEnd, Runtime,
-    clock,
+    CALLER_DROPPED, Event, Held, MISCONFIGURED, OutcomeWriter, Rejected, Request, Runtime, clock,
 };
-use crate::layers::transactions::driver::{Began, OwnRow, RowOwner, Transaction};
+use crate::layers::transactions::driver::{Began, OwnRow, Transaction};
 use crate::layers::transactions::kept_error::{KeptErrors, KeptRecord};
-use crate::layers::transactions::run_end::write_run_end;
+use crate::layers::transactions::run_end::RunBeside;
 use crate::policy::InFlight;
 use crate::record::{Commit, Origin, Owner, Ownership};
 use crate::{Error, Recorded, Store, StoreError, StoreErrorKind};
@@ -209,28 +208,15 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         found_in_transaction(self.runtime, self.request, why)
     }
 
-    /// Ends the run of what is recorded beside this transaction.
-    pub(crate) async fn end_run(
+    /// Writes the outcome, ends the run of what is recorded beside this transaction, and ends all
+    /// savepoints. `begun`: the run that this attempt has begun.
+    pub(crate) async fn commit(
         &mut self,
         store: &S,
-        owner: Owner,
-        end: &RunEnd,
+        commit: &Commit,
+        begun: Option<Owner>,
     ) -> Result<(), Error> {
-        // In a box: few calls come here, and the future of each would have room for it.
-        let ended = write_run_end(end, self.tx, store, owner).boxed().await;
-        match ended {
-            Ok(Ownership::Held) => Ok(()),
-            Ok(Ownership::Lost) => {
-                self.force_rollback().await;
-                Err(self.lost())
-            }
-            Err(error) => Err(self.failed(error).await),
-        }
-    }
-
-    /// Writes the outcome, and ends all savepoints.
-    pub(crate) async fn commit(&mut self, store: &S, commit: &Commit) -> Result<(), Error> {
-        let committing = self.tx.commit(store, commit, RowOwner::ThisTransaction);
+        let committing = self.run(begun).commit(self.tx, store, commit);
         match committing.boxed().await {
             Ok(Ownership::Held) => {}
             Ok(Ownership::Lost) => {
@@ -246,13 +232,20 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         self.release_all().await
     }
 
+    fn run(&self, begun: Option<Owner>) -> RunBeside {
+        RunBeside {
+            begun,
+            end_kept: self.request.settings.run_kept().saturating_mul(2),
+        }
+    }
+
     /// Notes that this commit has recorded a kept error in the transaction.
-    pub(crate) fn note_kept_error(&self, commit: Commit, run_end: Option<RunEnd>) {
+    pub(crate) fn note_kept_error(&self, commit: Commit, begun: Option<Owner>) {
         self.kept_errors.note(|| KeptRecord {
             store: self.runtime.store.clone(),
             claim: self.request.claim(commit.owner),
             commit,
-            run_end,
+            run: self.run(begun),
             wait: longest_wait(self.request),
         });
     }

@@ -256,6 +256,26 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         columns: &Columns,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
+    /// As [`put`](Self::put), in the caller's transaction, of a row that it has claimed. Says whether
+    /// there is a row `beside`, which is read in the same message and without a lock: not even at
+    /// SERIALIZABLE, where others would wait for it. `None`: the row has another owner.
+    ///
+    /// The default is for a database with one writer: then nobody has written one.
+    fn put_and_look(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        owner: Owner,
+        columns: &Columns,
+        beside: &RecordId,
+    ) -> impl Future<Output = Result<Option<bool>, sqlx::Error>> + Send {
+        let _ = beside;
+        async move {
+            let is_written = self.put(on, id, Guard::Claimed(owner), columns).await?;
+            Ok(is_written.then_some(false))
+        }
+    }
+
     /// Removes the row that was read and wakes its waiters. `false`: it has changed.
     fn remove(
         &self,

@@ -354,16 +354,10 @@ pub(crate) async fn commit_on<D: Dialect>(
     guard: Guard,
 ) -> Result<Ownership, StepError> {
     for _ in 0..ROUNDS {
-        if let OnStep::Put {
-            record,
-            expires_in,
-            then_done,
-        } = claimed(commit).on_commit(commit)
+        if let Some(columns) = outcome_columns(commit)
+            && dialect.put(on, &commit.id, guard, &columns).await?
         {
-            let columns = Columns::new(&record, expires_in, then_done);
-            if dialect.put(on, &commit.id, guard, &columns).await? {
-                return Ok(Ownership::Held);
-            }
+            return Ok(Ownership::Held);
         }
         // The record was committed before, belongs to another owner, or is gone.
         let Some(row) = dialect.read(on, &commit.id).await? else {
@@ -377,6 +371,18 @@ pub(crate) async fn commit_on<D: Dialect>(
         }
     }
     Err(contended(ROUNDS).into())
+}
+
+/// Returns what a commit writes over the record of its owner.
+pub(crate) fn outcome_columns(commit: &Commit) -> Option<Columns> {
+    match claimed(commit).on_commit(commit) {
+        OnStep::Put {
+            record,
+            expires_in,
+            then_done,
+        } => Some(Columns::new(&record, expires_in, then_done)),
+        OnStep::Remove | OnStep::Answer(_) => None,
+    }
 }
 
 /// Returns a record that the owner of a commit holds. A commit compares only its owner.

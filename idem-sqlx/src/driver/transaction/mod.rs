@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::store::record::{Claim, Claimed, Commit, InFlight, OnClaim, Ownership, RecordId};
-use idem_core::store::{Began, Opened, OwnRow, RowOwner, Wish};
+use idem_core::store::{Began, CommittedRow, Opened, OwnRow, RowOwner, Wish};
 use idem_core::{RecordInfo, StoreError, StoreErrorKind};
 
 use self::lock_wait::LockWait;
@@ -22,7 +22,7 @@ use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
 use super::executor::Executor;
 use super::executor::duplicates::Expected;
 use super::executor::errors::{self, StepError, classify, contended};
-use super::store::steps::{ROUNDS, commit_on, decide, in_flight};
+use super::store::steps::{ROUNDS, commit_on, decide, in_flight, outcome_columns};
 use crate::row::{Columns, FoundRow};
 
 /// The pause that is suggested to a call whose key another transaction holds, whose end is unknown.
@@ -299,12 +299,52 @@ pub(crate) async fn commit<D: Dialect>(
     {
         committed = commit_on(of_leases, on, commit, guard).await;
     }
-    if let Err(StepError::Sql(error)) = &committed
+    match committed {
+        Ok(committed) => Ok(committed),
+        Err(error) => Err(not_committed(executor, on, error).await),
+    }
+}
+
+/// As [`commit`], of a row that this transaction has claimed, and looks for one beside it.
+pub(crate) async fn commit_and_look<D: Dialect>(
+    executor: &Executor<D>,
+    on: &mut Conn<D>,
+    outcome: &Commit,
+    beside: &RecordId,
+) -> Result<CommittedRow, StoreError> {
+    executor.validate_table_name()?;
+    let mut has_beside = None;
+    if let Some(columns) = outcome_columns(outcome) {
+        let Commit { id, owner, .. } = outcome;
+        let dialect = &executor.within;
+        let putting = dialect.put_and_look(on, id, *owner, &columns, beside).await;
+        has_beside = match putting {
+            Ok(has_beside) => has_beside,
+            Err(error) => return Err(not_committed(executor, on, error.into()).await),
+        };
+    }
+    let ownership = match has_beside {
+        Some(_) => Ownership::Held,
+        // The database has ended the transaction that claimed it.
+        None => commit(executor, on, outcome, RowOwner::ThisTransaction).await?,
+    };
+    Ok(CommittedRow {
+        ownership,
+        has_beside: has_beside.unwrap_or(false),
+    })
+}
+
+async fn not_committed<D: Dialect>(
+    executor: &Executor<D>,
+    on: &mut Conn<D>,
+    error: StepError,
+) -> StoreError {
+    if let StepError::Sql(error) = &error
         && is_stale::<D>(error)
     {
         let _ = on.clear_cached_statements().await;
     }
-    committed.map_err(|error| stopped(executor, error))
+    stopped(executor, error)
 }
 
 fn stopped<D: Dialect>(executor: &Executor<D>, error: StepError) -> StoreError {
@@ -493,6 +533,15 @@ macro_rules! transaction {
                 row: RowOwner,
             ) -> Result<Ownership, StoreError> {
                 self::commit(&store.0, &mut **self, commit, row).await
+            }
+
+            async fn commit_and_look(
+                &mut self,
+                store: &$Store,
+                commit: &Commit,
+                beside: &RecordId,
+            ) -> Result<CommittedRow, StoreError> {
+                self::commit_and_look(&store.0, &mut **self, commit, beside).await
             }
         }
 

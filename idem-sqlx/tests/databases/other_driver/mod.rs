@@ -117,6 +117,34 @@ async fn concurrent_calls_over_another_driver_run_one_body() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outcome_without_a_step_over_another_driver_ends_the_steps_of_an_earlier_attempt() {
+    let (config, _client, idempotency) = setup().await;
+    let connecting = Connecting(config);
+    let charges = AtomicU32::new(0);
+    let order = || idempotency.operation("other.steps").key("k").ttl("1ms");
+    let place = async |commits: bool| {
+        let placed = order().transaction(&connecting, async |_| {
+            let charge = idem_core::step("charge", async || {
+                Ok::<_, Failed>(charges.fetch_add(1, Ordering::Relaxed))
+            });
+            charge.await?;
+            if commits {
+                Ok(())
+            } else {
+                Err(Failed::Declined)
+            }
+        });
+        placed.await.is_ok()
+    };
+    assert!(!place(false).await);
+    let passed = order().transaction(&connecting, async |_| Ok::<_, Failed>(()));
+    passed.await.unwrap();
+    while order().inspect().await.unwrap().is_some() {}
+    assert!(place(true).await);
+    assert_eq!(charges.into_inner(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_drops_and_roll_backs_over_another_driver_leave_what_they_should() {
     let database = PostgresServer::empty().await;
     let (_, mut first, idempotency) = on(&database).await;

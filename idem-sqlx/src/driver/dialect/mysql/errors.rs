@@ -22,6 +22,11 @@ pub(super) fn is_unknown_statement(error: &dyn DatabaseError) -> bool {
     matches!(number(error), 1064 | 1193)
 }
 
+/// Whether a server that is neither MySQL nor MariaDB does not have `HANDLER`.
+pub(super) fn is_unknown_look(error: &dyn DatabaseError) -> bool {
+    matches!(number(error), 1031 | 1064 | 1105 | 1235)
+}
+
 pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
     match number(error) {
         // A deadlock; in MariaDB, a row that changed since the statement's snapshot; a table that

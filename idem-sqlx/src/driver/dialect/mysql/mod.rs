@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use idem_core::store::admin::KeyRange;
-use idem_core::store::record::RecordId;
+use idem_core::store::record::{Owner, RecordId};
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection};
@@ -34,6 +34,8 @@ pub(crate) struct Mysql {
     lock_limit: Option<Duration>,
     /// Whether the server has refused `SET STATEMENT`, as MySQL does.
     lacks_set_statement: AtomicBool,
+    /// Whether it has refused `HANDLER`, as MySQL and MariaDB do not.
+    lacks_handler: AtomicBool,
 }
 
 /// The column after those of `Row`: whether the session reads what is not committed.
@@ -54,6 +56,7 @@ impl Dialect for Mysql {
             in_text: false,
             lock_limit,
             lacks_set_statement: AtomicBool::new(false),
+            lacks_handler: AtomicBool::new(false),
         }
     }
 
@@ -128,7 +131,7 @@ impl Dialect for Mysql {
         id: &RecordId,
     ) -> Result<Option<Row>, sqlx::Error> {
         if self.in_text {
-            self.set(on, id, None).await?;
+            self.set(on, id, None, "").await?;
             let text = self.statements.read_now(id);
             return on
                 .fetch_optional(sqlx::raw_sql(sql(&text)))
@@ -180,14 +183,13 @@ impl Dialect for Mysql {
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
         if self.in_text {
-            if let Guard::Claimed(owner) = guard
-                && let Some(written) = self.put_claimed(on, id, owner, columns).await?
-            {
-                return Ok(written);
+            if let Guard::Claimed(owner) = guard {
+                let put = self.put_claimed(on, id, owner, columns, None).await?;
+                return Ok(put.is_some());
             }
-            self.set(on, id, columns.outcome.payload.as_deref()).await?;
-            let text = self.statements.put_within(id, guard, columns);
-            return Ok(on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected() > 0);
+            self.set(on, id, columns.outcome.payload.as_deref(), "")
+                .await?;
+            return self.put_set(on, id, guard, columns).await;
         }
         if let (Some(limit), Guard::Revision(_) | Guard::RanOut(_)) = (self.lock_limit, guard) {
             let text = self.statements.put_limited(id, guard, columns, limit);
@@ -213,6 +215,17 @@ impl Dialect for Mysql {
                 .bind(true),
         };
         Ok(query.execute(on).await?.rows_affected() > 0)
+    }
+
+    async fn put_and_look(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        owner: Owner,
+        columns: &Columns,
+        beside: &RecordId,
+    ) -> Result<Option<bool>, sqlx::Error> {
+        self.put_claimed(on, id, owner, columns, Some(beside)).await
     }
 
     async fn remove(
@@ -326,7 +339,7 @@ impl Dialect for Mysql {
     }
 
     async fn name_key(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<(), sqlx::Error> {
-        self.set(on, id, None).await
+        self.set(on, id, None, "").await.map(drop)
     }
 
     async fn insert_within(

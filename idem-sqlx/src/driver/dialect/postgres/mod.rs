@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::store::admin::KeyRange;
-use idem_core::store::record::RecordId;
+use idem_core::store::record::{Owner, RecordId};
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::postgres::{
@@ -202,6 +202,25 @@ impl Dialect for Postgresql {
             }
             put => put,
         }
+    }
+
+    async fn put_and_look(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        owner: Owner,
+        columns: &Columns,
+        beside: &RecordId,
+    ) -> Result<Option<bool>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.put_and_look));
+        let query = bind(query, id, columns)
+            .bind(owner.to_bytes().to_vec())
+            .bind(self.channel.as_str())
+            .bind(id.as_str().as_bytes())
+            .bind(beside.operation().as_bytes())
+            .bind(beside.key().as_bytes());
+        let row = query.fetch_optional(on).await?;
+        row.map(|row| row.try_get("has_beside")).transpose()
     }
 
     async fn remove(

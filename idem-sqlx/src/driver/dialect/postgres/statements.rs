@@ -20,6 +20,8 @@ pub(super) struct Statements {
     pub(super) read: Arc<str>,
     pub(super) find: Arc<str>,
     pub(super) writes: WriteStatements,
+    /// `put_owned`, with a look for another row.
+    pub(super) put_and_look: Arc<str>,
     pub(super) renew: Arc<str>,
     pub(super) mark: Arc<str>,
     pub(super) listing: ListStatements,
@@ -111,6 +113,7 @@ impl Statements {
         });
         let held_now = held_now("");
         let read = format!("SELECT {ROW} FROM {t} WHERE {AT}");
+        let writes = writes(t, if_owned, &limited);
         Self {
             table_name: t.clone(),
             inserts: inserts(t, &limited),
@@ -118,7 +121,13 @@ impl Statements {
             find: format!("{read} AND current_setting('transaction_isolation') = 'read committed'")
                 .into(),
             read: read.into(),
-            writes: writes(t, if_owned, &limited),
+            put_and_look: format!(
+                "{}, EXISTS (SELECT 1 FROM {t} WHERE {}) AS has_beside",
+                writes.put_owned,
+                AT.replace("$2", "$22").replace("$1", "$21")
+            )
+            .into(),
+            writes,
             renew: renew(t),
             mark: format!(
                 "UPDATE {t} SET waited = true \
@@ -412,6 +421,7 @@ impl Statements {
             &mut self.inserts.insert_all,
             &mut self.read,
             &mut self.find,
+            &mut self.put_and_look,
             &mut self.renew,
             &mut self.mark,
         ];

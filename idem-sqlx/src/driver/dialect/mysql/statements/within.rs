@@ -26,6 +26,9 @@ pub(in super::super) const ARRIVED: &str = "SELECT CAST(LENGTH(@idem_outcome) AS
 pub(in super::super) const UNLIMIT: &str = "SET SESSION innodb_lock_wait_timeout = \
     COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
 
+/// Ends [`Statements::look`].
+pub(in super::super) const END_LOOK: &str = "HANDLER idem_beside CLOSE";
+
 /// Undoes what an insert has left behind that failed.
 pub(in super::super) fn unlock() -> String {
     format!("DO RELEASE_LOCK(@idem_lock); {UNLIMIT}")
@@ -210,6 +213,22 @@ impl Statements {
     /// Reads a row as it is now.
     pub(in super::super) fn read_now(&self, id: &RecordId) -> Arc<str> {
         format!("{}{} LOCK IN SHARE MODE", self.then_read, at(id)).into()
+    }
+
+    /// Reads a row by its key, in front of other statements of a message, without a lock. At
+    /// SERIALIZABLE a SELECT would lock it, or where there is none, a range in which others write
+    /// their steps. This one never does.
+    pub(in super::super) fn look(&self, id: &RecordId) -> String {
+        let table = &self.table_name;
+        let mut text =
+            format!("HANDLER {table} OPEN AS idem_beside; HANDLER idem_beside READ `PRIMARY` = (");
+        push_text(&mut text, Some(id.operation().as_bytes()));
+        text.push_str(", ");
+        push_text(&mut text, Some(id.key().as_bytes()));
+        text.push_str("); ");
+        text.push_str(END_LOOK);
+        text.push_str("; ");
+        text
     }
 
     /// As `put_owned`, for a row that this transaction has claimed, with all values in the text: it
