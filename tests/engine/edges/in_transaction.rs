@@ -192,6 +192,18 @@ async fn p2_a_try_whose_recording_transaction_was_rolled_back_says_nothing_of_th
     assert_eq!(recorded(&idempotency).await, Some(1));
 }
 
+/// It cannot look for steps of an earlier attempt either.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_of_a_driver_that_cannot_inspect_records_the_outcome() {
+    let rows = Rows::new();
+    let idempotency = Idempotency::new(rows.clone());
+    let mut tx = Tx(rows.clone());
+    let ran = call(&idempotency).run_in(&mut tx, async |_| Res::Ok(7));
+    assert_eq!(ran.await.unwrap().into_inner(), 7);
+    rows.commit_open().await;
+    assert_eq!(recorded(&idempotency).await, Some(7));
+}
+
 /// Whether its transaction was committed, only the body knows. If it was rolled back, the next
 /// attempt goes on after the steps.
 #[tokio::test(start_paused = true)]
