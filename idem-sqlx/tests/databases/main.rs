@@ -32,6 +32,7 @@ mod levels;
 mod limited;
 mod listing;
 mod locked_tables;
+mod moved;
 mod mysql;
 mod observing;
 mod other_driver;

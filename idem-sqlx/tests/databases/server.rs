@@ -53,6 +53,10 @@ pub(crate) trait Server: Sized + Send + Sync + 'static {
     /// Reads one number.
     async fn number_at(url: &str, statement: &str) -> i64;
 
+    async fn number(&self, statement: &str) -> i64 {
+        Self::number_at(&self.url(), statement).await
+    }
+
     async fn execute_at(url: &str, statement: &str) {
         Self::try_execute_at(url, statement).await.unwrap();
     }

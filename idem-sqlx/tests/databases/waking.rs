@@ -10,10 +10,10 @@ use crate::{LONG, Server as _, over_both_servers, runtime, until};
 
 /// A waiter that gets no message reads at the beginning and after one second, and then not before
 /// two: so its answer would come 850 ms after the end of the body.
-const HELD: Duration = Duration::from_millis(1150);
+pub(crate) const HELD: Duration = Duration::from_millis(1150);
 
 /// The connections on which the stores of a database receive messages.
-const LISTENERS: &str =
+pub(crate) const LISTENERS: &str =
     "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";
 
 /// Has a function of the tests take the place of PostgreSQL's own.

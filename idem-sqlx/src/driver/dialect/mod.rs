@@ -17,7 +17,7 @@ use std::time::Duration;
 use idem_core::StoreErrorKind;
 use idem_core::store::admin::KeyRange;
 use idem_core::store::record::{Owner, RecordId};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use self::sqlx::database::HasStatementCache;
@@ -159,6 +159,8 @@ pub(crate) struct MessageTask {
     pub(crate) task: JoinHandle<()>,
     /// Whether messages arrive now.
     pub(crate) is_connected: watch::Receiver<bool>,
+    /// Has the task leave its connection for another one.
+    pub(crate) reconnect: Arc<Notify>,
 }
 
 /// The result of an insert in the caller's transaction.

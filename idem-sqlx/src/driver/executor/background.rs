@@ -27,6 +27,13 @@ impl BackgroundTasks {
             .map(|messages| &messages.is_connected)
     }
 
+    /// Has messages arrive on another connection.
+    pub(crate) fn reconnect_messages(&self) {
+        if let Some(Some(messages)) = self.messages.get() {
+            messages.reconnect.notify_one();
+        }
+    }
+
     /// Starts the task that deletes expired rows, unless it was started before.
     pub(crate) fn keep_swept(&self, start: impl FnOnce() -> AbortHandle) {
         let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);

@@ -347,7 +347,10 @@ impl<D: Dialect> Executor<D> {
                     sleep(pause).await;
                 }
                 Retry::OnAnotherConnection => {}
-                Retry::OnNewConnection => self.connections.close_idle(),
+                Retry::OnNewConnection => {
+                    self.connections.close_idle();
+                    self.background.reconnect_messages();
+                }
                 Retry::Never => {
                     let error = self.final_error(options, error, connection).await;
                     return Err(retries.settle(error));

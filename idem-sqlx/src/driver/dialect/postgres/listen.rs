@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::adapter::{Backoff, catch_user_panic};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use self::sqlx::Executor as _;
@@ -23,9 +23,12 @@ pub(super) fn start(
     waiters: Arc<LocalWaiters>,
 ) -> MessageTask {
     let (sets_connected, is_connected) = watch::channel(false);
+    let reconnect = Arc::new(Notify::new());
+    let leave = reconnect.clone();
     MessageTask {
-        task: tokio::spawn(listen(options, channel, waiters, sets_connected)),
+        task: tokio::spawn(listen(options, channel, waiters, sets_connected, leave)),
         is_connected,
+        reconnect,
     }
 }
 
@@ -34,23 +37,28 @@ async fn listen(
     channel: String,
     waiters: Arc<LocalWaiters>,
     sets_connected: watch::Sender<bool>,
+    leave: Arc<Notify>,
 ) {
-    // A separate pool: if the application's pool had no connection left, no waiter would be woken.
-    let pool = PgPoolOptions::new()
-        .max_connections(2)
-        .acquire_timeout(CONNECT_LIMIT)
-        .idle_timeout(None)
-        .max_lifetime(None)
-        .connect_lazy_with(options);
     let mut pauses = PAUSES;
     loop {
+        // A separate pool: if the application's pool had no connection left, no waiter would be
+        // woken. It ends with the connection, which is not to be taken from it again.
+        let pool = PgPoolOptions::new()
+            .max_connections(2)
+            .acquire_timeout(CONNECT_LIMIT)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(options.clone());
         match PgListener::connect_with(&pool).await {
             Ok(mut listener) => {
                 listener.eager_reconnect(false);
                 if listener.listen(&channel).await.is_ok() {
                     pauses = PAUSES;
                     let probe = tokio::spawn(send_probe(pool.clone(), channel.clone()));
-                    while let Ok(Some(message)) = listener.try_recv().await {
+                    while let Some(message) = tokio::select! {
+                        received = listener.try_recv() => received.ok().flatten(),
+                        () = leave.notified() => None,
+                    } {
                         sets_connected.send_replace(true);
                         waiters.wake(message.payload());
                     }
