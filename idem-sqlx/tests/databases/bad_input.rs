@@ -1,8 +1,64 @@
 //! Errors that say what to do, come in time, and show no password.
 
 use idem_core::{Store as _, StoreErrorKind};
+use idem_sqlx::MySqlStore;
+use idem_sqlx::sqlx::MySqlPool;
+use idem_testkit::{MariaDbServer, MySqlServer};
 
-use crate::{id, order, over_both_servers, recovers, refused, runtime};
+use crate::failed::Failed;
+use crate::{Server, connected, id, order, over_both_servers, recovers, refused, runtime};
+
+/// `migrate()` makes no schema, so it would be called in vain.
+async fn a_schema_that_is_missing<S: Server>() {
+    let server = S::empty().await;
+    let store = server.with_table("nowhere.records").await;
+    let error = refused(&store).await.to_string();
+    assert!(error.contains("the schema `nowhere`"), "{error}");
+    let error = S::migrate(&store).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let error = error.to_string();
+    assert!(
+        error.contains("nowhere") && !error.contains("migrate"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn real_mysql_names_a_missing_schema() {
+    a_schema_that_is_missing::<MySqlServer>().await;
+}
+
+/// As each session has it that sets no mode of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mariadb_in_oracle_mode_is_refused_and_says_why() {
+    let server = MariaDbServer::start_with(&["--sql-mode=ORACLE"])
+        .await
+        .unwrap();
+    let says_why = |error: &dyn std::fmt::Display| {
+        let error = error.to_string();
+        assert!(
+            error.contains("`sql_mode`") && error.contains("`ORACLE`"),
+            "{error}"
+        );
+    };
+    let pool = MySqlPool::connect(&server.url()).await.unwrap();
+    let own = connected(async || MySqlStore::connect(server.url()).await).await;
+    for store in [own, MySqlStore::new(pool.clone())] {
+        says_why(&store.migrate().await.unwrap_err());
+        says_why(&refused(&store).await);
+        let idempotency = runtime(store);
+        let error = order(&idempotency, "k", 1).await.unwrap_err();
+        assert!(!error.is_retryable(), "{error}");
+        says_why(&error);
+        let operation = idempotency.operation("orders").key("k");
+        let called = operation.transaction(&pool, async |_| Err::<u32, _>(Failed::Down));
+        says_why(&called.await.unwrap_err());
+    }
+    server.execute("SET GLOBAL sql_mode = ''").await;
+    order(&runtime(server.own_store().await), "k", 1)
+        .await
+        .unwrap();
+}
 
 over_both_servers! {
     async fn a_missing_table_is_an_error_that_names_migrate<S: Server>() {
@@ -56,6 +112,10 @@ over_both_servers! {
         let (host, _) = url.rsplit_once('/').unwrap();
         let error = S::connect(&format!("{host}/nowhere")).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    }
+
+    async fn a_missing_schema_is_an_error_that_names_it<S: Server>() {
+        a_schema_that_is_missing::<S>().await;
     }
 
     async fn an_invalid_table_name_is_an_error_of_the_first_step<S: Server>() {

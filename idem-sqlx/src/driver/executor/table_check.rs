@@ -62,10 +62,16 @@ impl TableCheck {
         let table = &self.name;
         let why = match schema {
             Schema::Marked { mark, schema } if mark == VERSION => return Ok(schema),
-            Schema::Missing => format!(
-                "there is no table `{table}`; call `migrate()` once at start-up, or run the \
-                 statements of `SCHEMA`"
-            ),
+            Schema::Missing => {
+                let schema = table.split_once('.').map(|(schema, _)| schema);
+                let first = schema.map_or_else(String::new, |schema| {
+                    format!("create the schema `{schema}` if there is none, and ")
+                });
+                format!(
+                    "there is no table `{table}`; {first}call `migrate()` once at start-up, or \
+                     run the statements of `SCHEMA`"
+                )
+            }
             Schema::Marked { mark, .. } if mark.starts_with(MARK) => format!(
                 "the table `{table}` is marked `{mark}`, and this version of idem needs \
                  `{VERSION}`; use the version of idem that made the table, or another table"
