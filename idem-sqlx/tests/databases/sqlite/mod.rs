@@ -2,6 +2,7 @@
 
 mod files;
 mod limits;
+mod moved;
 mod parked;
 mod processes;
 
