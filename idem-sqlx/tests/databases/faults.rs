@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use idem_core::{Error, Outcome, RecordState, StoreErrorKind};
-use idem_testkit::{MariaDbServer, PostgresServer, Proxy};
+use idem_core::{Error, Idempotency, Outcome, RecordState, StoreErrorKind};
+use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy};
+use tokio::task::JoinSet;
 
 use crate::{
     LONG, Server, TWO_SECONDS, connected, fails_in_time, order, over_both_servers, recovers,
@@ -125,22 +126,10 @@ mod quiet {
         async fn each_call_of_a_burst_at_a_stopped_server_fails_in_time<S: Server>() {
             let server = S::start().await;
             let idempotency = runtime(server.own_store().await);
-            for (keys, burst, pause) in [(105, 105, 8), (1, 20, 0), (1, 20, 60), (4, 80, 13)] {
+            for burst in BURSTS {
                 until("it answers", async || order(&idempotency, "warm", 1).await.is_ok()).await;
                 server.pause();
-                let mut calls = tokio::task::JoinSet::new();
-                for number in 0..burst {
-                    let idempotency = idempotency.clone();
-                    calls.spawn(async move {
-                        tokio::time::sleep(Duration::from_millis(number * pause)).await;
-                        let begun = Instant::now();
-                        let key = format!("{burst}, {pause}, {}", number % keys);
-                        let failed = order(&idempotency, &key, 1).await;
-                        (begun.elapsed(), failed.unwrap_err().to_string())
-                    });
-                }
-                let longest = calls.join_all().await.into_iter().max().unwrap();
-                assert!(longest.0 < TWO_SECONDS, "{keys} of {burst}: {longest:?}");
+                each_of_a_burst_fails_in_time(&idempotency, burst).await;
                 server.resume();
             }
         }
@@ -205,6 +194,35 @@ mod quiet {
             recovers(&store).await;
         }
     }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn each_call_of_a_burst_at_a_stopped_real_mysql_fails_in_time() {
+        each_call_of_a_burst_at_a_stopped_server_fails_in_time::<MySqlServer>().await;
+    }
+}
+
+/// Of calls: how many keys and calls there are, and the milliseconds between two calls.
+pub(crate) const BURSTS: [(u64, u64, u64); 4] =
+    [(105, 105, 8), (1, 20, 0), (1, 20, 60), (4, 80, 13)];
+
+/// Each call that a database does not answer ends within two seconds, whatever it waits for.
+pub(crate) async fn each_of_a_burst_fails_in_time(
+    idempotency: &Idempotency,
+    (keys, burst, pause): (u64, u64, u64),
+) {
+    let mut calls = JoinSet::new();
+    for number in 0..burst {
+        let idempotency = idempotency.clone();
+        calls.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(number * pause)).await;
+            let begun = Instant::now();
+            let key = format!("{burst}, {pause}, {}", number % keys);
+            let failed = order(&idempotency, &key, 1).await;
+            (begun.elapsed(), failed.unwrap_err().to_string())
+        });
+    }
+    let longest = calls.join_all().await.into_iter().max().unwrap();
+    assert!(longest.0 < TWO_SECONDS, "{keys} of {burst}: {longest:?}");
 }
 
 /// A PostgreSQL without its first process finishes what its others are doing. The tests that kill

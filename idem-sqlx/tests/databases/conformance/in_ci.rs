@@ -30,6 +30,15 @@ async fn real_mysql_conforms() {
     conforms(move || subject.clone()).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn real_mysql_conforms_where_transactions_are_serializable() {
+    let server = MySqlServer::start_with(&["--transaction-isolation=SERIALIZABLE"])
+        .await
+        .unwrap();
+    let subject = OnMySql::at(&server.url()).await;
+    conforms(move || subject.clone()).await;
+}
+
 #[cfg(feature = "sqlx-08")]
 mod on_sqlx_0_8 {
     use std::sync::Arc;

@@ -9,10 +9,11 @@ use std::{env, fs};
 use idem_core::store::record::RecordId;
 use idem_core::{Idempotency, Key, Store as _};
 use idem_sqlx::SqliteStore;
-use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool};
 
 use super::{opened, order, url};
-use crate::{LONG, connected};
+use crate::faults::{BURSTS, each_of_a_burst_fails_in_time};
+use crate::{LONG, connected, until};
 
 /// The file and the worker's name, for a process that
 /// [`several_processes_share_a_file_and_one_is_killed`] starts.
@@ -146,6 +147,38 @@ mod quiet {
                 .collect();
             for opened in opening {
                 opened.await.unwrap().unwrap();
+            }
+        }
+    }
+
+    /// Each waits for its turn and for the file, on connections that wait shorter or longer than a
+    /// step may, and in both journal modes.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn each_call_of_a_burst_fails_in_time_while_another_process_has_the_file_locked() {
+        let wal = opened().await;
+        let dir = tempfile::tempdir().unwrap();
+        let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
+        let options = options
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Delete);
+        let pool = SqlitePool::connect_with(options).await.unwrap();
+        let rollback = SqliteStore::new(pool);
+        rollback.migrate().await.unwrap();
+        // Under a rollback journal, the lock of the one who writes to the file keeps readers out.
+        for ((dir, store), lock) in [
+            (wal, "BEGIN IMMEDIATE"),
+            ((dir, rollback), "BEGIN EXCLUSIVE"),
+        ] {
+            let idempotency = Idempotency::new(store);
+            let other = SqlitePool::connect(&url(dir.path())).await.unwrap();
+            for burst in BURSTS {
+                until("it answers", async || {
+                    order(&idempotency, "warm", 1).await.is_ok()
+                })
+                .await;
+                let writer = other.begin_with(lock).await.unwrap();
+                each_of_a_burst_fails_in_time(&idempotency, burst).await;
+                writer.rollback().await.unwrap();
             }
         }
     }
