@@ -73,7 +73,9 @@ pub(crate) struct Owned {
     /// The operator and the reason, if they were given.
     pub(super) audit: Option<Box<By>>,
     is_committed: bool,
-    /// A release may have been carried out, although none was answered.
+    /// A commit may have been carried out, although none was answered.
+    pub(super) may_be_committed: bool,
+    /// The same for a release.
     may_be_released: bool,
     /// The reason to report if the store refuses a step.
     pub(super) why_refused: &'static str,
@@ -112,6 +114,7 @@ impl Owned {
             is_by_hand: false,
             audit: None,
             is_committed: false,
+            may_be_committed: false,
             may_be_released: false,
             why_refused: NOT_THE_OWNER,
         }
@@ -216,7 +219,9 @@ impl Owned {
                 Err(Rejected::Store(error).error(&self.term().id))
             }
             Tried::Hopeless(error) => {
-                self.give_up(&error);
+                if self.give_up_unless_recorded(&error).boxed().await {
+                    return Ok(());
+                }
                 Err(Error::unreadable(&self.term().id, &error.to_string()))
             }
         }
@@ -255,12 +260,15 @@ impl Owned {
             StepLeft::GiveUp(how) => (store.release(self.release(*how)), true),
             StepLeft::Running | StepLeft::Over => return Tried::Over(Ownership::Held),
         };
+        let may_be_done = if releases {
+            &mut self.may_be_released
+        } else {
+            &mut self.may_be_committed
+        };
         // Set before the await: this future may be dropped there.
-        let was_before = self.may_be_released;
-        self.may_be_released |= releases;
+        let was_before = std::mem::replace(may_be_done, true);
         let answer = answer.await;
-        let is_unknown = answer.as_ref().is_err_and(StoreError::is_unknown);
-        self.may_be_released = was_before || (releases && is_unknown);
+        *may_be_done = was_before || answer.as_ref().is_err_and(StoreError::is_unknown);
         match answer {
             Ok(Ownership::Held) => Tried::Over(Ownership::Held),
             Ok(Ownership::Lost) => Tried::Over(self.after_refusal().boxed().await),

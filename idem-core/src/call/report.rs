@@ -25,6 +25,10 @@ use crate::task::request::Request;
 
 pub(crate) const NOT_RECORDED: Event = Event::warn("not_recorded");
 
+/// The addition to the reason of `not_recorded` where nobody could ask the store again.
+const MAY_BE_COMMITTED: &str = "the store may have the outcome all the same, because it did not \
+    answer an earlier try";
+
 impl Runtime {
     /// Returns the observer for decisions that end a guarded call. In observe mode it reports them
     /// as hypothetical.
@@ -204,6 +208,10 @@ impl Owned {
             StepLeft::GiveUp(_) => NOT_RELEASED,
             StepLeft::Running | StepLeft::Over => return,
         };
+        if event == NOT_RECORDED && self.may_be_committed {
+            let why = format_args!("{why}; {MAY_BE_COMMITTED}");
+            return self.report(event, Some(&why));
+        }
         self.report(event, Some(why));
     }
 

@@ -82,7 +82,11 @@ impl Owned {
             return false;
         };
         let term = &self.enrolled.term;
-        let Ok(Some(found)) = self.call.guarded().runtime.store.inspect(&term.id).await else {
+        let Ok(found) = self.call.guarded().runtime.store.inspect(&term.id).await else {
+            return false;
+        };
+        self.may_be_committed = false;
+        let Some(found) = found else {
             return false;
         };
         let left_out = self.left_out.as_deref();
@@ -92,6 +96,19 @@ impl Owned {
             *outcome = outcome
                 .take()
                 .or(self.left_out.take().map(|left_out| left_out.0));
+        }
+        is_recorded
+    }
+
+    /// Gives up a step that the store would refuse each time. A commit of which an earlier try was
+    /// carried out is finished instead. Returns whether that is so.
+    pub(super) async fn give_up_unless_recorded(&mut self, error: &StoreError) -> bool {
+        let looking = AssertUnwindSafe(self.is_recorded()).catch_unwind();
+        let is_recorded = looking.await.unwrap_or(false);
+        if is_recorded {
+            self.finish(Ownership::Held);
+        } else {
+            self.give_up(error);
         }
         is_recorded
     }
@@ -119,7 +136,10 @@ impl Resending {
             let tried = AssertUnwindSafe(owned.send()).catch_unwind().await;
             let error = match tried.unwrap_or_else(|_| Tried::Failed(StoreError::panicked())) {
                 Tried::Over(ownership) => return owned.finish(ownership),
-                Tried::Hopeless(error) => return owned.give_up(&error),
+                Tried::Hopeless(error) => {
+                    owned.give_up_unless_recorded(&error).await;
+                    return;
+                }
                 Tried::Failed(error) => error,
             };
             if clock::now() >= self.until {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "sqlite")]
 mod endings;
+mod given_up;
 mod observe;
 mod read_back;
 mod steps;
