@@ -125,6 +125,15 @@ impl Fingerprint {
     }
 }
 
+/// Returns the bytes of a value's canonical form, sorted. They are those of an equal value, also if
+/// it has a set in another order.
+pub(crate) fn sorted_form<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, FingerprintError> {
+    let mut form = Vec::new();
+    value.serialize(Canonical { out: &mut form })?;
+    form.sort_unstable();
+    Ok(form)
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         base64::display::Base64Display::new(&self.0, &BASE64).fmt(f)

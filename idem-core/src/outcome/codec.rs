@@ -13,6 +13,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::encoding::fingerprint::sorted_form;
 use crate::encoding::key::decoded_first_part;
 use crate::outcome::Storable;
 use crate::record::{CodecId, Encoded, Metadata, RecordId, short_type_name};
@@ -311,21 +312,20 @@ impl AnyCodec {
         caught(|| {
             let stored = self.decode::<T::Stored>(of, outcome)?;
             let read = T::from_stored(stored).ok_or("it is read as another type")?;
-            // Without a form in JSON, two values cannot be compared.
-            let (Ok(mut written), Ok(mut read)) = (
-                serde_json::to_value(value.to_stored()),
-                serde_json::to_value(read.to_stored()),
-            ) else {
-                return Ok(());
-            };
-            sort_sequences(&mut written);
-            sort_sequences(&mut read);
-            if written != read {
+            if forms(&value.to_stored()) != forms(&read.to_stored()) {
                 return Err("it is read back as another value".into());
             }
             Ok(())
         })
     }
+}
+
+/// Returns the forms by which two values are compared, without the order of sequences: as JSON, and
+/// one that tells apart what is `null` there. `None`: a value has no such form.
+fn forms<T: Serialize + ?Sized>(value: &T) -> (Option<serde_json::Value>, Option<Vec<u8>>) {
+    let mut json = serde_json::to_value(value).ok();
+    json.iter_mut().for_each(sort_sequences);
+    (json, sorted_form(value).ok())
 }
 
 /// Sorts sequences, because a set is read back in another order.
