@@ -259,6 +259,11 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
             on_redis(workspace, &programs, name, server)
         });
     }
+    steps.run("release", "outcomes are read back in tests", || {
+        let cargo = workspace.cargo().args(["test", "--release"]);
+        let kit = cargo.args(["--package", "idem-testkit", "--test", "kit"]);
+        Ok(kit.arg("outcomes").run()?)
+    });
     steps.run(
         "floors",
         "the packages build with the oldest dependencies that they allow",

@@ -375,8 +375,9 @@ impl Builder {
     }
 
     /// Reads back each outcome that is written, and reports one that is not read as it was written,
-    /// as the event `not_read_back` with the outcome's type. Debug builds always do; release builds
-    /// do not, unless this is set, because each first execution decodes its outcome.
+    /// as the event `not_read_back` with the outcome's type. Debug builds always do, and so do tests
+    /// with `idem-testkit` (its feature `check-outcomes`). Other release builds do not, unless this
+    /// is set, because each first execution decodes its outcome.
     ///
     /// Serde writes values that it cannot read, such as a field with `skip_serializing_if` and
     /// without `default`. Otherwise the first duplicate would find it. The check changes nothing for
@@ -439,7 +440,8 @@ impl Builder {
             settings,
             config: RuntimeConfig {
                 codec,
-                checks_outcomes: checks_outcomes || cfg!(debug_assertions),
+                checks_outcomes: checks_outcomes
+                    || cfg!(any(debug_assertions, feature = "check-outcomes")),
                 trace,
                 is_strict: profile.strict,
                 unlisted,

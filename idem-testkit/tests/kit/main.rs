@@ -6,6 +6,7 @@ mod databases;
 mod fault_store;
 mod in_ci;
 mod leftovers;
+mod outcomes;
 #[cfg(target_os = "linux")]
 mod ports;
 mod proxy;
