@@ -149,7 +149,8 @@ async fn compare(
         )));
     }
     let value = serde_json::from_str(text).unwrap_or_default();
-    if patterns.found.is_empty() {
+    // `null` is alike to any value.
+    if patterns.found.iter().all(|pattern| pattern.value.is_null()) {
         return compare_with_call(store, args, &value, consent).await;
     }
     let Some(difference) = pattern::difference(&patterns.found, &value) else {
@@ -193,11 +194,11 @@ async fn compare_with_call(
     let kind = if args.error { "error" } else { "outcome" };
     let returns = match returns {
         "" => String::new(),
-        name => format!(", a `{}`", print::shown(name)),
+        name => format!(" as a `{}`", print::shown(name)),
     };
     print::aside(&format!(
-        "idem: no {kind} of `{operation}` that a function recorded is there to be compared with: \
-         check yourself that its callers can read this one{returns}"
+        "idem: the shape of this {kind} was not checked, because no {kind} of `{operation}` that a \
+         function recorded shows it: check yourself that its callers can read it{returns}"
     ));
     Ok(())
 }

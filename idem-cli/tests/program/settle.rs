@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::support::{
-    LEASE, OPERATION, charge, idem, idem_answering, killed_worker, runtime, until,
+    Ended, LEASE, OPERATION, charge, idem, idem_answering, killed_worker, runtime, until,
 };
 
 /// The operation's type was in euros, and is in cents since version 2.
@@ -153,7 +153,12 @@ async fn an_outcome_of_another_shape_is_settled_only_with_consent() {
     killed_worker(&url, "first").await;
     let first = ["settle", OPERATION, "first", "--value", "-", "--yes"];
     let first = idem_answering(&url, &first, "\"by hand\"").with(0);
-    assert!(first.err.contains("check yourself"), "{first:?}");
+    for says in [
+        "the shape of this outcome was not checked",
+        "check yourself",
+    ] {
+        assert!(first.err.contains(says), "{first:?}");
+    }
     let call = idempotency
         .operation(OPERATION)
         .key("charged")
@@ -249,7 +254,40 @@ async fn the_first_outcome_of_an_operation_is_of_the_type_that_the_call_would_ha
     cut_off::<Receipt, _>(&url, "receipt").await;
     let settle = ["settle", OPERATION, "receipt", "--value", "-", "--yes"];
     let settled = idem_answering(&url, &settle, "8").with(0);
-    assert!(settled.err.contains("a `Receipt`"), "{settled:?}");
+    let says = |ended: &Ended| {
+        ended
+            .err
+            .contains("the shape of this outcome was not checked")
+            && ended.err.contains("as a `Receipt`")
+    };
+    assert!(says(&settled), "{settled:?}");
+    // A person sees it before the question.
+    cut_off::<Receipt, _>(&url, "asked").await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "{\"id\":8}").unwrap();
+    let path = file.path().to_str().unwrap();
+    let asked = idem_answering(
+        &url,
+        &["settle", OPERATION, "asked", "--value", path],
+        "n\n",
+    );
+    let asked = asked.with(4);
+    assert!(says(&asked), "{asked:?}");
+}
+
+#[tokio::test]
+async fn an_outcome_of_null_is_no_pattern_for_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = url_in(&dir);
+    let idempotency = runtime(&url).await;
+    let call = idempotency.operation(OPERATION).key("none");
+    call.run(async || Ok::<_, Error>(None::<u32>))
+        .await
+        .unwrap();
+    killed_worker(&url, "k").await;
+    let settle = ["settle", OPERATION, "k", "--value", "-", "--yes"];
+    let settled = idem_answering(&url, &settle, "{\"receipt\":7}").with(0);
+    assert!(settled.err.contains("was not checked"), "{settled:?}");
 }
 
 #[tokio::test]
