@@ -98,6 +98,64 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
     assert_eq!(bodies, 1);
 }
 
+#[cfg(all(feature = "axum", feature = "http"))]
+#[test]
+fn p12_requests_that_the_extractor_refuses_are_counted_by_their_route() {
+    use axum::body::Body;
+    use axum::http::Request;
+    use axum::routing::post;
+    use idem::http::IdempotencyKey;
+    use tower::ServiceExt as _;
+
+    let recorder = DebuggingRecorder::new();
+    let snapshots = recorder.snapshotter();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let app = axum::Router::new()
+        .route("/needs/{id}", post(async |_: IdempotencyKey| "ran"))
+        .route("/takes", post(async |_: Option<IdempotencyKey>| "ran"));
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            for (path, key, status) in [
+                ("/needs/7", "", 400),
+                ("/needs/8", "", 400),
+                ("/needs/7", "a b", 400),
+                ("/needs/7", "k", 200),
+                ("/takes", "a b", 400),
+                ("/takes", "", 200),
+            ] {
+                let mut request = Request::post(path);
+                if !key.is_empty() {
+                    request = request.header("idempotency-key", key);
+                }
+                let request = request.body(Body::empty()).unwrap();
+                let response = app.clone().oneshot(request).await.unwrap();
+                assert_eq!(response.status(), status, "{path} {key}");
+            }
+        });
+    });
+    let mut counted = BTreeMap::new();
+    for (key, _, _, value) in snapshots.snapshot().into_vec() {
+        let labels: Vec<_> = key.key().labels().map(metrics::Label::value).collect();
+        if let ("idem_decisions_total", DebugValue::Counter(count)) = (key.key().name(), value) {
+            counted.insert(labels.join(" "), count);
+        }
+    }
+    let expected = [
+        ("extractor.POST/needs/+7Bid+7D rejected_invalid", 1),
+        ("extractor.POST/needs/+7Bid+7D rejected_missing_key", 2),
+        ("extractor.POST/takes rejected_invalid", 1),
+    ];
+    assert_eq!(
+        counted,
+        expected
+            .map(|(labels, count)| (labels.to_owned(), count))
+            .into()
+    );
+}
+
 /// Finds the quoted texts that follow `before`.
 fn quoted_after<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     text.split(before)
