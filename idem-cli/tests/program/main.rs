@@ -10,6 +10,7 @@ mod in_ci;
 mod locks;
 mod many;
 mod night;
+mod restarted;
 mod schema;
 mod settle;
 mod steps;

@@ -16,7 +16,7 @@ use crate::support::{LIMIT, command, idem};
 
 const MANY: usize = 10_000;
 
-async fn fill(store: &impl Store, many: usize) {
+pub(crate) async fn fill(store: &impl Store, many: usize) {
     let issue = |number: usize| {
         let id = RecordId::new("forms.order", &Key::encode(&number).unwrap()).unwrap();
         Issue::new(id, Duration::from_secs(3600))
