@@ -79,6 +79,31 @@ async fn a_step_with_a_transaction_of_its_own_writes_its_rows_once() {
     }
 }
 
+/// Whether the caller has committed is not seen, so no step is removed: a removal would wait for the
+/// rows of a transaction that is open, and would take from the next attempt what it is to replay.
+#[tokio::test]
+async fn nothing_is_left_to_wait_for_after_a_call_in_the_callers_transaction() {
+    let shop = Shop::open().await;
+    for commits in [false, false, true] {
+        let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        let placed = shop.order().run_in(&mut tx, async |tx| {
+            let rows = idem::step_with("rows");
+            rows.run_in(tx, async |tx| insert(tx, "pen").await).await
+        });
+        placed.await.unwrap();
+        let open = shop.idempotency.shutdown(Duration::ZERO).await;
+        open.expect("the transaction is open");
+        if commits {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+        let ended = shop.idempotency.shutdown(Duration::ZERO).await;
+        ended.expect("the transaction has ended");
+    }
+    assert_eq!(shop.orders().await, 1);
+}
+
 /// Its call may have the only connection, in each attempt, and its record stays as long as the step.
 #[tokio::test]
 async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
