@@ -2,5 +2,6 @@
 
 mod events;
 mod fake;
+mod offsets;
 mod panics;
 mod time_limits;
