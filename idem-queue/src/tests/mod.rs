@@ -2,6 +2,7 @@
 
 mod events;
 mod fake;
+mod inbox;
 mod offsets;
 mod panics;
 mod time_limits;
