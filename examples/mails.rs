@@ -4,12 +4,14 @@
 //! ```text
 //! cargo run --example mails                        # over a nats-server of its own, or else over RabbitMQ
 //! cargo run --example mails -- --broker rabbitmq   # over a RabbitMQ of its own
+//! cargo run --example mails -- --broker kafka      # over the cluster in memory of librdkafka
 //! cargo run --example mails -- --orders 5000       # more of them
 //! ```
 //!
 //! It needs one of the packages `nats-server` and `rabbitmq-server`, and `redis-server` for the
 //! records. They are started on free ports, with their files in a temporary directory, and ended
-//! with the example. The first run is slow: the example builds itself again, with their clients.
+//! with the example. Kafka needs no package, but a C compiler and make. The first run is slow: the
+//! example builds itself again, with their clients.
 
 // An example reads the clock where it likes.
 #![allow(clippy::disallowed_methods)]
@@ -23,6 +25,9 @@ mod conduct;
 #[cfg(feature = "mails")]
 #[path = "mails/consumer.rs"]
 mod consumer;
+#[cfg(feature = "mails-kafka")]
+#[path = "mails/kafka.rs"]
+mod kafka;
 #[allow(dead_code)]
 #[path = "rebuild/mod.rs"]
 mod rebuild;
@@ -33,7 +38,7 @@ mod summary;
 use std::error::Error;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: mails [--broker nats | rabbitmq] [--orders NUMBER]";
+const USAGE: &str = "usage: mails [--broker nats | rabbitmq | kafka] [--orders NUMBER]";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -61,6 +66,13 @@ async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
         match pair {
             ["--broker", "nats"] => wanted = Some(broker::Kind::Nats),
             ["--broker", "rabbitmq"] => wanted = Some(broker::Kind::RabbitMq),
+            #[cfg(feature = "mails-kafka")]
+            ["--broker", "kafka"] => wanted = Some(broker::Kind::Kafka),
+            #[cfg(not(feature = "mails-kafka"))]
+            ["--broker", "kafka"] => {
+                println!("Building the example with librdkafka ..");
+                return rebuild::run_with_features("mails", "mails-kafka");
+            }
             ["--orders", number] => orders = number.parse().map_err(|_| USAGE)?,
             _ => return Err(USAGE.into()),
         }
@@ -78,5 +90,6 @@ async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
         return Err(USAGE.into());
     }
     println!("Building the example with the clients of the brokers ..");
-    rebuild::run_with_features("mails", "mails")
+    let is_kafka = words.contains(&"kafka");
+    rebuild::run_with_features("mails", if is_kafka { "mails-kafka" } else { "mails" })
 }

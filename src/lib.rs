@@ -143,6 +143,17 @@ pub mod nats {
     };
 }
 
+/// Consumers and publishers for Apache Kafka. See the [guide](guide::kafka).
+#[cfg(feature = "kafka")]
+pub mod kafka {
+    #[doc(no_inline)]
+    pub use idem_kafka::rdkafka;
+    pub use idem_kafka::{
+        ClientConfig, Consumer, Delivery, Error, MessageKey, PublishError, Published, Publisher,
+        REASON,
+    };
+}
+
 /// The guides, one page for each subject.
 ///
 /// Begin with [`schemes`](guide::schemes), which helps to choose a key, and with
@@ -176,7 +187,7 @@ pub mod nats {
 /// | [`http_api`](guide::http_api) | what clients may ask and see: lookup, CORS, OpenAPI, the draft |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
 /// | [`grpc`](guide::grpc), [`graphql`](guide::graphql) | both ends of gRPC; resolvers |
-/// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
+/// | [`queues`](guide::queues), [`kafka`](guide::kafka) | messages of RabbitMQ and NATS JetStream; of Kafka |
 /// | [`webhooks`](guide::webhooks) | events that Stripe, GitHub and others deliver |
 /// | [`agents`](guide::agents) | keys for agents and their tools |
 /// | [`times`](guide::times) | choosing `ttl`, `remember`, `lease`, `hold` and capacity |
@@ -269,6 +280,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/queues.md")]
     pub mod queues {}
+
+    #[doc = include_str!("docs/kafka.md")]
+    pub mod kafka {}
 
     #[doc = include_str!("docs/webhooks.md")]
     pub mod webhooks {}

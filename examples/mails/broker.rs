@@ -28,12 +28,16 @@ const NOT_INSTALLED: &str =
 pub(crate) enum Kind {
     Nats,
     RabbitMq,
+    #[cfg(feature = "mails-kafka")]
+    Kafka,
 }
 
 /// A broker that was started. It ends with this.
 pub(crate) enum Server {
     Nats(NatsServer),
     RabbitMq(RabbitMqServer),
+    #[cfg(feature = "mails-kafka")]
+    Kafka(crate::kafka::Cluster),
 }
 
 impl Server {
@@ -49,6 +53,8 @@ impl Server {
                     }
                     RabbitMqServer::start().await.map(Self::RabbitMq)
                 }
+                #[cfg(feature = "mails-kafka")]
+                Kind::Kafka => crate::kafka::start().map(Self::Kafka),
             };
             match started {
                 Ok(server) => return Ok(server),
@@ -67,6 +73,9 @@ impl Server {
                  install rabbitmq`; or use NATS, with `--broker nats`"
                     .into()
             }
+            // Part of the client.
+            #[cfg(feature = "mails-kafka")]
+            Some(Kind::Kafka) => "librdkafka has no cluster in memory".into(),
             None => NOT_INSTALLED.into(),
         })
     }
@@ -75,6 +84,8 @@ impl Server {
         match self {
             Self::Nats(server) => server.url(),
             Self::RabbitMq(server) => server.url(),
+            #[cfg(feature = "mails-kafka")]
+            Self::Kafka(cluster) => crate::kafka::url(cluster),
         }
     }
 
@@ -82,6 +93,13 @@ impl Server {
         match self {
             Self::Nats(server) => format!("NATS JetStream on port {}", server.port()),
             Self::RabbitMq(server) => format!("RabbitMQ on port {}", server.port()),
+            #[cfg(feature = "mails-kafka")]
+            Self::Kafka(cluster) => {
+                format!(
+                    "librdkafka's Kafka in memory at {}",
+                    cluster.bootstrap_servers()
+                )
+            }
         }
     }
 
@@ -90,6 +108,8 @@ impl Server {
         match self {
             Self::Nats(_) => "stream DEAD",
             Self::RabbitMq(_) => "queue mails.dead",
+            #[cfg(feature = "mails-kafka")]
+            Self::Kafka(_) => "topic mails.dead",
         }
     }
 
@@ -98,6 +118,8 @@ impl Server {
         match self {
             Self::Nats(server) => Client::of_nats(&server.url()).await,
             Self::RabbitMq(server) => Client::of_rabbitmq(&server.url()).await,
+            #[cfg(feature = "mails-kafka")]
+            Self::Kafka(cluster) => Ok(Client::Kafka(crate::kafka::Client::new(cluster)?)),
         }
     }
 }
@@ -107,6 +129,8 @@ impl Server {
 pub(crate) enum Client {
     Nats(Context),
     RabbitMq(Channel),
+    #[cfg(feature = "mails-kafka")]
+    Kafka(crate::kafka::Client),
 }
 
 impl Client {
@@ -208,6 +232,8 @@ impl Client {
                     .await
                     .map_err(|error| error.to_string())?;
             }
+            #[cfg(feature = "mails-kafka")]
+            Self::Kafka(client) => client.publish(id, &payload).await?,
         }
         Ok(())
     }
@@ -251,6 +277,8 @@ impl Client {
                     message.ack(BasicAckOptions::default()).await?;
                 }
             }
+            #[cfg(feature = "mails-kafka")]
+            Self::Kafka(client) => found.extend(client.put_aside()?),
         }
         Ok(found)
     }

@@ -64,6 +64,15 @@ pub(crate) async fn consume(broker: &str, redis: &str) -> Result<(), Box<dyn Err
         println!("delivered");
         on_order(delivery.key()?, delivery.json()?).await
     };
+    #[cfg(feature = "mails-kafka")]
+    if broker.starts_with("kafka") {
+        crate::kafka::consumer(broker)
+            .concurrency(CONCURRENCY)
+            .run(handler, shutdown)
+            .await?;
+        idempotency.shutdown(Duration::from_secs(10)).await?;
+        return Ok(());
+    }
     if broker.starts_with("nats") {
         let context = async_nats::jetstream::new(async_nats::connect(broker).await?);
         let consumer =

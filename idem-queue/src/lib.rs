@@ -1,8 +1,8 @@
 //! The common part of `idem`'s message consumers.
 //!
 //! [`run`] takes deliveries from a [`Broker`], runs the handler for each, and settles each by its
-//! [`Disposition`](idem_core::Disposition). Applications use a broker's crate, `idem-amqp` or
-//! `idem-nats`. An adapter for another broker implements [`Broker`] and [`Ticket`].
+//! [`Disposition`](idem_core::Disposition). Applications use a broker's crate: `idem-amqp`,
+//! `idem-nats` or `idem-kafka`. An adapter for another broker implements [`Broker`] and [`Ticket`].
 //! If that broker keeps one offset for each partition, [`Inbox`] says which messages may begin, and
 //! which offsets may be committed.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -157,6 +157,16 @@ fn queues(
     spawns(nats_publisher.publish_json("a", "b", &1));
 }
 
+#[cfg(feature = "kafka")]
+#[allow(dead_code)]
+fn kafka(consumer: idem::kafka::Consumer, publisher: &'static idem::kafka::Publisher) {
+    use idem::kafka::Delivery;
+
+    spawns(consumer.run(async |_: Delivery| body().await.map(drop), pending::<()>()));
+    spawns(publisher.publish("a", "b", Some("c"), "d"));
+    spawns(publisher.publish_json("a", "b", None, &1));
+}
+
 #[cfg(feature = "http")]
 #[allow(dead_code)]
 fn http(
@@ -292,6 +302,7 @@ fn the_list_has_every_public_future() {
         "idem-queue",
         "idem-amqp",
         "idem-nats",
+        "idem-kafka",
         "idem-redis",
         "idem-http",
         "idem-actix",

@@ -57,13 +57,15 @@ const PROGRAMS_OF_CI: [&str; 3] = ["topologies", "mutants", "queues"];
 const MODULES_OF_CI: &str = "in_ci::";
 /// The tests that need a real MySQL have this in their names.
 const ON_MYSQL: &str = "real_mysql";
-/// The older version of sqlx, which only CI builds.
-const OLDER_SQLX: &str = "sqlx-08";
+/// The features that only CI builds: the older version of sqlx, and librdkafka.
+const FEATURES_OF_CI: [&str; 2] = ["sqlx-08", "kafka"];
+/// The package over librdkafka, which takes a minute to build. The pure part is in `idem-queue`.
+const KAFKA: &str = "idem-kafka";
 
 /// The last lines of `cargo xtask test`.
 const LEFT_TO_CI: &str = "Left to `cargo xtask ci`: MySQL itself, Valkey, PgBouncer, sqlx 0.8, a \
-                          second isolation level, most failovers, RabbitMQ and NATS, a browser, the \
-                          compiler's messages,\nmodel checks, flawed stores and statements, a \
+                          second isolation level, most failovers, RabbitMQ, NATS and Kafka, a browser, \
+                          the compiler's messages,\nmodel checks, flawed stores and statements, a \
                           fault run, schedules, fuzzing, examples, benchmarks, lints and API docs.";
 
 /// The last lines of CI's tests.
@@ -127,6 +129,7 @@ fn packages_of_test(workspace: &Workspace) -> Result<Vec<workspace::Package>> {
     let members = workspace.members()?.into_iter();
     Ok(members
         .filter(|member| member.is_published() || member.name == TESTS)
+        .filter(|member| member.name != KAFKA)
         .collect())
 }
 
@@ -137,7 +140,7 @@ fn selection(packages: &[workspace::Package]) -> Vec<String> {
     for package in packages {
         args.extend(["--package".to_owned(), package.name.clone()]);
         for feature in package.features() {
-            if !feature.starts_with(OLDER_SQLX) {
+            if !FEATURES_OF_CI.iter().any(|of| feature.starts_with(of)) {
                 args.push(format!("--features={}/{feature}", package.name));
             }
         }
@@ -171,8 +174,17 @@ pub(crate) fn in_ci(workspace: &Workspace, full: bool) -> Result<()> {
         return steps.finish();
     }
     // Also after a failure: one run shows everything.
-    steps.run("tests", "all of them", || {
-        runner::run(workspace, programs.iter(), &tests)
+    steps.run("tests", "all but those of Kafka", || {
+        let others = programs.iter().filter(|program| program.package != KAFKA);
+        runner::run(workspace, others, &tests)
+    });
+    steps.run("kafka", "over the cluster in memory of librdkafka", || {
+        let kafka = programs.iter().filter(|program| program.package == KAFKA);
+        let tests = Tests {
+            logs: "kafka",
+            ..Tests::default()
+        };
+        runner::run(workspace, kafka, &tests)
     });
     steps.run("doctests", "README, guides and API docs", || {
         let cargo = workspace.cargo().args(["test", "--doc", "--quiet"]);

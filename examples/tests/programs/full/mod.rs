@@ -12,6 +12,12 @@ fn mails_over_nats_reach_each_customer_once() {
 
 #[test]
 #[ignore = "cargo xtask ci --full"]
+fn mails_over_kafka_reach_each_customer_once() {
+    said_by("mails", &["--broker", "kafka"]);
+}
+
+#[test]
+#[ignore = "cargo xtask ci --full"]
 fn inbox_writes_each_invoice_once() {
     said_by("inbox", &[]);
 }
