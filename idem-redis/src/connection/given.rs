@@ -1,15 +1,18 @@
 //! A connection that the application already has.
 
-use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
+#[cfg(feature = "connection-manager")]
+use redis::aio::ConnectionManager;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 #[cfg(feature = "cluster-connection")]
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, Pipeline, RedisFuture, Value};
 
-/// A connection that the application already has: a [`ConnectionManager`], which reconnects, or a
-/// [`MultiplexedConnection`], which does not. With the feature `cluster-connection` (of `idem-rs`:
-/// `redis-cluster-connection`) also a `ClusterConnection`, which finds the nodes of a cluster by
-/// itself. That of redis-rs 1.8.1 can stop answering when a master fails or slots move under many
-/// callers: prefer the URL of the cluster.
+/// A connection that the application already has: a [`MultiplexedConnection`], which does not
+/// reconnect. With the feature `connection-manager` (of `idem-rs`: `redis-connection-manager`) also
+/// a `ConnectionManager`, which does. With `cluster-connection` (`redis-cluster-connection`) also a
+/// `ClusterConnection`, which finds the nodes of a cluster by itself. That of redis-rs 1.8.1 can
+/// stop answering when a master fails or slots move under many callers: prefer the URL of the
+/// cluster.
 ///
 /// Made by `From`, so [`RedisStore::from_connection`](crate::RedisStore::from_connection) takes
 /// each as it is. Cheap to clone.
@@ -18,6 +21,7 @@ pub struct Connection(Kind);
 
 #[derive(Clone)]
 enum Kind {
+    #[cfg(feature = "connection-manager")]
     Manager(ConnectionManager),
     Multiplexed(MultiplexedConnection),
     #[cfg(feature = "cluster-connection")]
@@ -30,7 +34,7 @@ impl Connection {
         match self.0 {
             #[cfg(feature = "cluster-connection")]
             Kind::Cluster(_) => true,
-            Kind::Manager(_) | Kind::Multiplexed(_) => false,
+            _ => false,
         }
     }
 }
@@ -39,6 +43,7 @@ impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Not the connection itself: redis-rs shows the user's name.
         f.write_str(match self.0 {
+            #[cfg(feature = "connection-manager")]
             Kind::Manager(_) => "Connection(ConnectionManager)",
             Kind::Multiplexed(_) => "Connection(MultiplexedConnection)",
             #[cfg(feature = "cluster-connection")]
@@ -47,6 +52,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+#[cfg(feature = "connection-manager")]
 impl From<ConnectionManager> for Connection {
     fn from(connection: ConnectionManager) -> Self {
         Self(Kind::Manager(connection))
@@ -69,6 +75,7 @@ impl From<ClusterConnection> for Connection {
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match &mut self.0 {
+            #[cfg(feature = "connection-manager")]
             Kind::Manager(connection) => connection.req_packed_command(cmd),
             Kind::Multiplexed(connection) => connection.req_packed_command(cmd),
             #[cfg(feature = "cluster-connection")]
@@ -83,6 +90,7 @@ impl ConnectionLike for Connection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match &mut self.0 {
+            #[cfg(feature = "connection-manager")]
             Kind::Manager(connection) => connection.req_packed_commands(pipeline, offset, count),
             Kind::Multiplexed(connection) => {
                 connection.req_packed_commands(pipeline, offset, count)
@@ -94,6 +102,7 @@ impl ConnectionLike for Connection {
 
     fn get_db(&self) -> i64 {
         match &self.0 {
+            #[cfg(feature = "connection-manager")]
             Kind::Manager(connection) => connection.get_db(),
             Kind::Multiplexed(connection) => connection.get_db(),
             #[cfg(feature = "cluster-connection")]

@@ -71,10 +71,10 @@ impl RedisStore {
     }
 
     /// Creates a store on a connection that the application already has. That is a
-    /// [`ConnectionManager`](redis::aio::ConnectionManager), a
-    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or a
-    /// `redis::cluster_async::ClusterConnection` (feature `cluster-connection`, in `idem-rs`
-    /// `redis-cluster-connection`). For a cluster, a [`url`](RedisStoreBuilder::url) is better.
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), a
+    /// `redis::aio::ConnectionManager` (feature `connection-manager`, in `idem-rs`
+    /// `redis-connection-manager`), or a `redis::cluster_async::ClusterConnection`
+    /// (`cluster-connection`, `redis-cluster-connection`). For a cluster, a [`url`](RedisStoreBuilder::url) is better.
     /// redis-rs holds all commands back while one node is silent, and its own retries and timeouts
     /// (seconds by default) outlast the store's time limit.
     ///
@@ -89,6 +89,7 @@ impl RedisStore {
     /// ```no_run
     /// use idem_redis::{RedisStore, redis};
     ///
+    /// # #[cfg(feature = "connection-manager")]
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = redis::Client::open("redis://127.0.0.1/")?;
     /// let store = RedisStore::from_connection(client.get_connection_manager().await?);
@@ -241,9 +242,9 @@ impl RedisStoreBuilder {
     }
 
     /// Sets a connection that the application already has, instead of a URL or a list of servers.
-    /// The store does not replace it when it is lost. A
-    /// [`ConnectionManager`](redis::aio::ConnectionManager) and a `ClusterConnection` do that by
-    /// themselves, a [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
+    /// The store does not replace it when it is lost. A `ConnectionManager` and a
+    /// `ClusterConnection` do that by themselves, a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
     ///
     /// The server cannot push over a connection that the store did not make. So without a
     /// [`wake_url`](Self::wake_url) waiters poll: after 5 ms, then at twice the time up to 200 ms.
