@@ -101,6 +101,8 @@ compile_error!(
 /// [guide](guide::http).
 #[cfg(any(feature = "http", feature = "http-client", feature = "grpc-client"))]
 pub mod http {
+    #[cfg(any(feature = "utoipa", feature = "aide"))]
+    pub use idem_http::ApiDocument;
     #[cfg(feature = "axum")]
     pub use idem_http::KeyRejection;
     #[cfg(any(feature = "http-client", feature = "grpc-client"))]

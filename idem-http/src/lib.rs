@@ -10,6 +10,8 @@
 //!   layer's own responses (feature `server`).
 //! - [`IdempotencyClient`] gives requests of reqwest a key, and retries them. Feature `client`.
 //! - [`MarkReplays`] marks the replays of annotated handlers. Feature `server`.
+//! - [`IdempotencyLayer::document`] describes the layer in an OpenAPI document. Features `utoipa`,
+//!   `aide`.
 //! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.
 //!
 //! The header is that of the IETF draft `draft-ietf-httpapi-idempotency-key-header`.
@@ -58,6 +60,8 @@ pub use crate::lookup::{LookupFuture, LookupService, lookup};
 pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 #[cfg(feature = "server")]
 pub use crate::scope::ScopeSecret;
+#[cfg(any(feature = "utoipa", feature = "aide"))]
+pub use crate::server::ApiDocument;
 #[cfg(feature = "server")]
 pub use crate::server::{
     Fingerprints, HasScope, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture,

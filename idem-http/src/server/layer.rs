@@ -85,7 +85,7 @@ mod sealed {
 #[must_use = "a layer does nothing until it is added to a service"]
 pub struct IdempotencyLayer<S = NeedsScope> {
     /// Shared, because a router may make a service of the layer for each request.
-    settings: Arc<Settings>,
+    pub(super) settings: Arc<Settings>,
     scope: PhantomData<S>,
 }
 

@@ -5,6 +5,8 @@ mod fingerprints;
 mod interruption;
 mod layer;
 mod marks;
+#[cfg(any(feature = "utoipa", feature = "aide"))]
+mod openapi;
 mod route;
 mod service;
 mod settings;
@@ -12,6 +14,8 @@ mod settings;
 pub use self::fingerprints::Fingerprints;
 pub use self::layer::{HasScope, IdempotencyLayer, NeedsScope, Scoped, header};
 pub use self::marks::{MarkReplays, Marked, MarkedFuture};
+#[cfg(any(feature = "utoipa", feature = "aide"))]
+pub use self::openapi::ApiDocument;
 pub use self::route::Route;
 #[cfg(feature = "axum")]
 pub(crate) use self::route::matched_route;

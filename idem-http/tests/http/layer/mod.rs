@@ -2,6 +2,7 @@
 
 mod compression;
 mod cors;
+mod documents;
 mod grpc;
 mod handlers;
 mod hostile;
