@@ -46,6 +46,7 @@ mod renewing;
 mod runtimes;
 mod server;
 mod sessions;
+mod settings;
 mod sqlite;
 mod table;
 mod transactions;

@@ -1,11 +1,12 @@
 //! Settings of a session that change what a statement means: they change no answer, or are refused.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use idem_core::Store as _;
 use idem_core::store::AdminStore;
 use idem_core::store::admin::Listing;
-use idem_core::store::record::{Claim, Owner, Ownership, Renewal};
+use idem_core::store::record::{Claim, Commit, Owner, Ownership, Renewal};
 use idem_core::{Begin, Error, Idempotency, Lookup, StoreError, StoreErrorKind};
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
@@ -256,9 +257,11 @@ async fn what_would_change_the_statements_is_refused(url: &str) {
     }
 }
 
-/// The one connection of a pool gets a setting after it was looked at.
+/// The one connection of a pool gets a setting, and every connection that replaces it. So does the
+/// connection of a transaction, between its claim and its commit.
 async fn a_later_setting_is_refused_too(url: &str) {
-    let (plain, _) = mysql_at(url).await;
+    let (plain, looked_at) = mysql_at(url).await;
+    let looked_at = runtime(looked_at);
     for (set, because) in [
         ("SET autocommit = 0", "`autocommit`"),
         ("SET completion_type = CHAIN", "`completion_type`"),
@@ -266,24 +269,69 @@ async fn a_later_setting_is_refused_too(url: &str) {
         ("SET timestamp = 1700000000", "`timestamp`"),
         ("SET timestamp = 2000000000", "`timestamp`"),
     ] {
-        let pool = MySqlPoolOptions::new().max_connections(1);
+        let is_later = Arc::new(AtomicBool::new(false));
+        let later = is_later.clone();
+        let pool = MySqlPoolOptions::new()
+            .max_connections(1)
+            .after_connect(move |on, _| {
+                let is_later = later.load(Ordering::Relaxed);
+                Box::pin(async move {
+                    if is_later {
+                        on.execute(sqlx::raw_sql(set)).await?;
+                    }
+                    Ok(())
+                })
+            });
         let pool = pool.connect(url).await.unwrap();
         let store = MySqlStore::new(pool.clone());
         let idempotency = runtime(store.clone());
         order(&idempotency, "looked at", 1).await.unwrap();
         let held = Claim::new(id(set), Owner::generate(), LONG, LONG * 2);
         store.claim(&held).await.unwrap();
+        is_later.store(true, Ordering::Relaxed);
         sqlx::raw_sql(set).execute(&pool).await.unwrap();
         let error = order(&idempotency, &format!("{set}, new"), 1)
             .await
             .unwrap_err();
         assert!(error.to_string().contains(because), "{set}: {error}");
-        let renewal = Renewal::new(held.id, held.owner, LONG * 2);
+        let refused = |step: &str, error: StoreError| {
+            assert!(
+                error.to_string().contains(because),
+                "{set}, {step}: {error}"
+            );
+        };
+        let renewal = Renewal::new(held.id.clone(), held.owner, LONG * 2);
         let renewed = store.renew(&[renewal]).await.remove(0);
-        let error = renewed.unwrap_err();
-        assert!(error.to_string().contains(because), "{set}: {error}");
-        let error = store.sweep().await.unwrap_err();
-        assert!(error.to_string().contains(because), "{set}: {error}");
+        refused("renewal", renewed.unwrap_err());
+        refused("sweep", store.sweep().await.unwrap_err());
+        refused("read", store.inspect(&held.id).await.unwrap_err());
+        refused("read", store.inspect(&id("nothing")).await.unwrap_err());
+        refused("removal", store.remove(&held.id).await.unwrap_err());
+        let all = store.list(&Listing::all()).await;
+        refused("list", all.unwrap_err());
+        // A commit counts from the lease if the session is in the past.
+        let commit = Commit::new(held.id.clone(), held.owner, 1, None, LONG);
+        match store.commit(&commit).await {
+            Err(error) => refused("commit", error),
+            Ok(held) => assert_eq!((set, held), ("SET timestamp = 1700000000", Ownership::Held)),
+        }
+        // A transaction that commits by itself whatever `autocommit` is.
+        if because == "`autocommit`" {
+            continue;
+        }
+        let application = MySqlPool::connect(url).await.unwrap();
+        for outcome in ["", &"large".repeat(10_000)] {
+            let key = format!("{set}, {}", outcome.len());
+            let mut tx = application.begin().await.unwrap();
+            let call = looked_at.operation("tx").key(&key);
+            let called = call.run_in(&mut tx, async |tx| {
+                sqlx::raw_sql(set).execute(&mut **tx).await?;
+                Ok::<_, Failed>(outcome.to_owned())
+            });
+            let error = called.await.unwrap_err();
+            assert!(error.to_string().contains(because), "{set}: {error}");
+            tx.rollback().await.unwrap();
+        }
     }
     let all = "SELECT count(*) FROM idem_records WHERE operation = 'orders'";
     let all: i64 = sqlx::query_scalar(all).fetch_one(&plain).await.unwrap();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use idem_core::store::record::{Claim, Issue, Owner, Renewal};
 use idem_core::{Idempotency, Store as _};
+use idem_sqlx::SqliteStore;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use idem_sqlx::sqlx::{self, ConnectOptions as _};
 use tokio::runtime::{Builder, Runtime};
@@ -43,6 +44,34 @@ fn a_step_that_nobody_drives_to_its_end_does_not_keep_the_writer() {
                 store.renew(&renewals).await;
                 let issue = |n| Issue::new(id(&format!("{round}, {n}")), LONG);
                 store.issue(&[issue(1), issue(2)]).await;
+            });
+            for _ in 0..round * 50 {
+                tokio::task::yield_now().await;
+            }
+        });
+        others.block_on(another_writes(dir.path()));
+    }
+}
+
+/// It sees what is not committed, so it is made again by the writer.
+#[test]
+fn a_read_over_a_shared_cache_that_nobody_drives_to_its_end_does_not_keep_the_writer() {
+    let (program, others) = (runtime(), runtime());
+    let (dir, store) = program.block_on(opened());
+    let claim = Claim::new(id("one"), Owner::generate(), LONG, LONG);
+    program.block_on(store.claim(&claim)).unwrap();
+    let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
+    let options = options.shared_cache(true).pragma("read_uncommitted", "1");
+    let pool = program.block_on(SqlitePool::connect_with(options)).unwrap();
+    let store = program.block_on(async { SqliteStore::new(pool) });
+    for round in 0..120 {
+        let (store, id) = (store.clone(), claim.id.clone());
+        program.block_on(async {
+            tokio::spawn(async move {
+                for _ in 0..2 {
+                    let found = store.inspect(&id).await.unwrap();
+                    assert!(found.is_some());
+                }
             });
             for _ in 0..round * 50 {
                 tokio::task::yield_now().await;

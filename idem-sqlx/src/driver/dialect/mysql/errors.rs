@@ -76,7 +76,7 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         1142 | 1143 => {
             ErrorClass::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table")
         }
-        // Only `USABLE` adds two numbers that are too large together.
+        // Only `usable` adds two numbers that are too large together.
         1690 => ErrorClass::Refused(
             "; the connection has a setting that changes what statements mean: `autocommit` is \
              off, or it has a `completion_type`, a `sql_select_limit`, a `timestamp`, or `ORACLE` \

@@ -38,6 +38,8 @@ pub(crate) struct Mysql {
     lacks_handler: AtomicBool,
 }
 
+/// The last column of `Row`, which each row has.
+const REVISION: usize = 14;
 /// The column after those of `Row`: whether the session reads what is not committed.
 const READS_UNCOMMITTED: usize = 15;
 
@@ -142,9 +144,10 @@ impl Dialect for Mysql {
         let query = sqlx::query(sql(&self.statements.read))
             .bind(id.operation().as_bytes())
             .bind(id.key().as_bytes());
-        let Some(row) = query.fetch_optional(&mut *on).await? else {
+        let row = query.fetch_one(&mut *on).await?;
+        if row.try_get::<Option<i64>, _>(REVISION)?.is_none() {
             return Ok(None);
-        };
+        }
         self.committed(on, id, row).await
     }
 
@@ -428,7 +431,7 @@ fn bind<'q>(
     let LeaseColumns { hold, length, .. } = columns.lease;
     let [earliest, latest, anew] = columns.sweeps();
     // In this order: a column that was set has its new value further on in the statement. The
-    // expiry comes last.
+    // times that the others are computed from come last.
     query
         .bind(columns.state.as_bytes())
         .bind(columns.attempt)
@@ -436,12 +439,12 @@ fn bind<'q>(
         .bind(columns.lease.origin.map(str::as_bytes))
         .bind(expires_in)
         .bind(hold)
-        .bind(expires_in)
-        .bind(hold)
         .bind(length)
         .bind(expires_in)
         .bind(fade)
         .bind(expires_in)
+        .bind(expires_in)
+        .bind(hold)
         .bind(earliest)
         .bind(latest)
         .bind(anew)

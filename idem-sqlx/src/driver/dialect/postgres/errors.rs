@@ -70,9 +70,11 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         "08P01" if error.message().contains("prepared statement") => {
             ErrorClass::Stale(StoreErrorKind::Refused, MIXED_UP)
         }
-        "42501" => {
-            ErrorClass::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table")
-        }
+        // Perhaps only after a `SET ROLE`.
+        "42501" => ErrorClass::Stale(
+            StoreErrorKind::Refused,
+            "; the user needs SELECT, INSERT, UPDATE and DELETE on the table",
+        ),
         code if code.starts_with("08") || code.starts_with("53") || code.starts_with("58") => {
             ErrorClass::Unavailable("")
         }

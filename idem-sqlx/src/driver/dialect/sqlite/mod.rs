@@ -206,18 +206,12 @@ impl Dialect for SqliteFile {
         if !read.try_get(READS_UNCOMMITTED)? {
             return super::read_row!(read).map(Some);
         }
-        // The writer sees nobody's changes but its own.
-        let read = if self.in_transaction {
-            on.execute(sqlx::raw_sql(sql(&self.statements.lock)))
-                .await?;
-            self.read_anything(on, id).await?
-        } else {
-            SqliteTransactionManager::begin(on, Self::BEGIN_AS_WRITER.map(fixed)).await?;
-            let read = self.read_anything(on, id).await;
-            SqliteTransactionManager::rollback(on).await?;
-            read?
-        };
-        read.map(|row| super::read_row!(row)).transpose()
+        // One statement: a transaction would keep the writer until this runtime is driven again.
+        let query = sqlx::query(sql(&self.statements.read_as_writer))
+            .bind(id.operation())
+            .bind(id.key());
+        let rows = query.fetch_all(on).await?;
+        rows.first().map(|row| super::read_row!(row)).transpose()
     }
 
     super::listing::reads!(
@@ -512,7 +506,10 @@ impl Dialect for SqliteFile {
             8 if code == 1032 => {
                 ErrorClass::Stale(StoreErrorKind::Unavailable, "; the file has been replaced")
             }
-            8 => ErrorClass::Refused("; the file, its directory or the database is read-only"),
+            8 => ErrorClass::Refused(
+                "; the file, its directory or the database is read-only, or the connection has \
+                 `query_only`",
+            ),
             7 => ErrorClass::Unavailable("; there is not enough memory"),
             10 => ErrorClass::Unavailable("; reading or writing the file failed"),
             // `SQLITE_PROTOCOL`: others were first at the locks of the WAL, again and again.

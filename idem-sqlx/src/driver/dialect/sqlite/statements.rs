@@ -14,8 +14,8 @@ pub(super) struct Statements {
     pub(super) insert: Arc<str>,
     pub(super) insert_only: Arc<str>,
     pub(super) read: Arc<str>,
-    /// Makes the transaction the writer.
-    pub(super) lock: Arc<str>,
+    /// Reads as the writer, who sees nobody's changes but its own.
+    pub(super) read_as_writer: Arc<str>,
     pub(super) writes: WriteStatements,
     /// Its leases are rows of `given`, which the caller writes: see [`given`].
     renew: Arc<str>,
@@ -75,7 +75,11 @@ impl Statements {
         Self {
             insert: format!("{insert}; {read}").into(),
             insert_only: insert.into(),
-            lock: format!("UPDATE {t} SET revision = revision WHERE false").into(),
+            read_as_writer: format!(
+                "UPDATE {t} SET revision = revision WHERE {AT} RETURNING {}",
+                row("outcome")
+            )
+            .into(),
             read: read.into(),
             writes: writes(t, if_owned),
             renew: format!(

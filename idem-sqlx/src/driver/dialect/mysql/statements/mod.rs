@@ -28,6 +28,7 @@ pub(super) struct Statements {
     inserts: InsertParts,
     then_read: Arc<str>,
     then_read_revisions: Arc<str>,
+    /// Has one row without values if there is none, so that the session is looked at.
     pub(super) read: Arc<str>,
     pub(super) writes: WriteStatements,
     renewal: RenewalParts,
@@ -70,15 +71,25 @@ const ID: &str = "CAST(operation AS BINARY), CAST(`key` AS BINARY)";
 /// A parameter of bytes as a text of these columns.
 const TEXT: &str = "CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin";
 
+/// Whether the session has a setting that changes what statements mean, except its time.
+const IS_ODD: &str = "@@completion_type <> 'NO_CHAIN' \
+    OR FIND_IN_SET('ORACLE', @@sql_mode) OR FIND_IN_SET('EMPTY_STRING_IS_NULL', @@sql_mode) \
+    OR @@sql_select_limit < 18446744073709551615";
+
+/// Whether no write of the session is ever committed, because separate steps commit none.
+const NEVER_COMMITS: &str = " OR @@autocommit = 0";
+
 /// Fails in a session whose settings change what statements mean: the sum is too large a number.
 ///
-/// Each connection may have settings of its own, so each message that claims, renews or sweeps has
-/// it. It is not in the statement that writes: where statements are replicated, a replica would
-/// compare the time of the statement with its own clock.
-const USABLE: &str = "9223372036854775807 + (@@completion_type <> 'NO_CHAIN' \
-    OR FIND_IN_SET('ORACLE', @@sql_mode) OR FIND_IN_SET('EMPTY_STRING_IS_NULL', @@sql_mode) \
-    OR @@sql_select_limit < 18446744073709551615 \
-    OR ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) > 60";
+/// Each connection may have settings of its own, so each message has it, but for writes of what was
+/// read before on their connection, and commits. It is not in a statement that writes: where
+/// statements are replicated, a replica would compare the time of the statement with its own clock.
+fn usable(or_odd: &str) -> String {
+    format!(
+        "9223372036854775807 + ({IS_ODD}{or_odd} \
+         OR ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) > 60)"
+    )
+}
 
 /// Takes `sql_safe_updates` from the statement that follows: because of its derived table, MariaDB
 /// would refuse it.
@@ -106,12 +117,13 @@ fn from_now(milliseconds: &str) -> String {
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
-        Self::of(
-            table,
-            "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)",
-            // Without it, no step would ever be committed.
-            " OR @@autocommit = 0",
-        )
+        // A commit follows no read. It changes nothing in such a session, and the read that follows
+        // it fails.
+        let if_owned = format!(
+            "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6) \
+             AND ({IS_ODD}{NEVER_COMMITS}) = 0"
+        );
+        Self::of(table, &if_owned, NEVER_COMMITS)
     }
 
     /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
@@ -120,9 +132,11 @@ impl Statements {
         Self::of(table, "owner = ? AND state = 'in_flight'", "")
     }
 
-    fn of(table: &Table, if_owned: &str, or_unusable: &str) -> Self {
+    fn of(table: &Table, if_owned: &str, or_odd: &str) -> Self {
         let t = &table.quoted('`');
-        let usable = &format!("{USABLE}{or_unusable})");
+        let usable = &usable(or_odd);
+        // Computed once for a statement, whether there are rows or not.
+        let session = &format!("(SELECT {usable} AS usable) AS session");
         Self {
             table_name: t.clone(),
             usable: format!("SET @idem_usable = {usable}").into(),
@@ -132,10 +146,14 @@ impl Statements {
             },
             then_read: format!("SELECT {ROW}, {READS_UNCOMMITTED} FROM {t} WHERE ").into(),
             then_read_revisions: format!("SELECT revision FROM {t} WHERE false").into(),
-            read: format!("SELECT {ROW}, {READS_UNCOMMITTED} FROM {t} WHERE {AT}").into(),
+            read: format!(
+                "SELECT {ROW}, {READS_UNCOMMITTED} FROM {session} LEFT JOIN {t} ON {AT} \
+                 WHERE usable > 0 LIMIT 1"
+            )
+            .into(),
             writes: writes(t, if_owned),
             renewal: renewal(t),
-            listing: listing(t),
+            listing: listing(&format!("{session} STRAIGHT_JOIN {t}")),
             upkeep: upkeep(t, usable),
             table: TableStatements {
                 schema: schema(table, usable).into(),
@@ -204,8 +222,7 @@ impl Statements {
         let mut outcome = String::new();
         push_bytes(&mut outcome, columns.outcome.payload.as_deref());
         let put = self.put_in_text(id, guard, columns, [key, outcome]);
-        let usable = &self.usable;
-        format!("{usable}; {}; {put}; {UNLIMIT}", limit(wait)).into()
+        format!("{}; {put}; {UNLIMIT}", limit(wait)).into()
     }
 
     /// Reads what is committed, at the isolation level that sees more. The level is that of the
@@ -240,21 +257,24 @@ impl Statements {
 }
 
 fn writes(t: &str, if_owned: &str) -> WriteStatements {
-    let expires = format!("COALESCE(UTC_TIMESTAMP(6) + {MS}, expires_at)");
     let sweep_at = sweep_at("sweep_at", |_| from_now("?"));
     // The guard is compared before the columns are set: a condition sees the row as it is.
-    let put = |guard: &str| {
+    let put = |guard: &str, now: &str| {
+        let expires = format!("COALESCE({now} + {MS}, expires_at)");
         Arc::from(format!(
             "UPDATE {t} SET state = ?, attempt = ?, owner = ?, origin = ?, \
-             leased_at = {expires} - {MS}, lease_until = {expires} - {MS} + {MS}, \
-             valid_until = {expires} - {MS}, expires_at = {expires}, sweep_at = {sweep_at}, \
+             lease_until = {expires} - {MS} + {MS}, valid_until = {expires} - {MS}, \
+             expires_at = {expires}, leased_at = {expires} - {MS}, sweep_at = {sweep_at}, \
              fingerprint = ?, is_error = ?, codec = ?, outcome = ?, questions = ?, \
              took_over = ?, revision = ? WHERE {AT} AND {guard}"
         ))
     };
+    let if_as_read = "revision = ? AND (NOT ? OR lease_until <= UTC_TIMESTAMP(6))";
     WriteStatements {
-        put_owned: put(if_owned),
-        put_as_read: put("revision = ? AND (NOT ? OR lease_until <= UTC_TIMESTAMP(6))"),
+        // Nothing has looked at the time of the session. If it is before the lease, an outcome
+        // would be written as expired.
+        put_owned: put(if_owned, "GREATEST(UTC_TIMESTAMP(6), leased_at)"),
+        put_as_read: put(if_as_read, "UTC_TIMESTAMP(6)"),
         remove: format!("DELETE FROM {t} WHERE {AT} AND revision = ?").into(),
     }
 }
@@ -292,8 +312,9 @@ fn listing(t: &str) -> ListStatements {
     let row = ROW.replace("outcome,", "x'',");
     let sweep_at = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), sweep_at)";
     let time = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
-    let after =
-        format!("sweep_at >= {time} AND (sweep_at, operation, `key`) > ({time}, {TEXT}, {TEXT})");
+    let after = format!(
+        "usable > 0 AND sweep_at >= {time} AND (sweep_at, operation, `key`) > ({time}, {TEXT}, {TEXT})"
+    );
     let between = format!(
         "{after} AND sweep_at <= {time} \
          AND (sweep_at, operation, `key`) <= ({time}, {TEXT}, {TEXT}) \
@@ -335,18 +356,20 @@ fn listing(t: &str) -> ListStatements {
         .into(),
         window_of_keys: format!(
             "SELECT {row}, {ID}, {sweep_at} FROM {t} FORCE INDEX (PRIMARY) \
-             WHERE operation = {TEXT} AND `key` >= {TEXT} AND `key` < {TEXT} \
+             WHERE usable > 0 AND operation = {TEXT} AND `key` >= {TEXT} AND `key` < {TEXT} \
              AND expires_at > UTC_TIMESTAMP(6) ORDER BY `key` LIMIT ?"
         )
         .into(),
         has_more: format!(
-            "SELECT 1 FROM {t} FORCE INDEX (PRIMARY) WHERE operation = {TEXT} LIMIT 1 OFFSET ?"
+            "SELECT 1 FROM {t} FORCE INDEX (PRIMARY) WHERE usable > 0 AND operation = {TEXT} \
+             LIMIT 1 OFFSET ?"
         )
         .into(),
         // Two ranges, because MySQL does not seek by a row of two columns.
         ids: format!(
             "SELECT {ID} FROM {t} FORCE INDEX (PRIMARY) \
-             WHERE (operation = {TEXT} AND `key` > {TEXT}) OR operation > {TEXT} \
+             WHERE usable > 0 \
+             AND ((operation = {TEXT} AND `key` > {TEXT}) OR operation > {TEXT}) \
              ORDER BY operation, `key` LIMIT ?"
         )
         .into(),

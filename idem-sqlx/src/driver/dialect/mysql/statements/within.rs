@@ -131,7 +131,8 @@ impl Statements {
         // It has the key in it, so it waits for no table for longer than a statement that is slow.
         let hint = "SELECT /*+ MAX_EXECUTION_TIME(100) */";
         let mut text = format!(
-            "SET TRANSACTION READ WRITE; /*M! SET STATEMENT lock_wait_timeout = 0 FOR */ {}",
+            "{}; SET TRANSACTION READ WRITE; /*M! SET STATEMENT lock_wait_timeout = 0 FOR */ {}",
+            self.usable,
             self.then_read.replacen("SELECT", hint, 1)
         );
         push_id(&mut text, id);
@@ -249,7 +250,7 @@ impl Statements {
         let mut outcome = String::new();
         push_bytes(&mut outcome, payload);
         let put = self.put_in_text(id, Guard::Claimed(owner), columns, [key, outcome]);
-        Some(format!("{AT_ONCE_IF_HARMLESS} {put}").into())
+        Some(format!("{}; {AT_ONCE_IF_HARMLESS} {put}", self.usable).into())
     }
 
     /// As `put_owned` or `put_as_read`.
@@ -294,7 +295,7 @@ impl Statements {
         values.bytes(columns.lease.owner.as_ref().map(<[u8; 16]>::as_slice));
         values.text(columns.lease.origin);
         for time in [
-            expires_in, hold, expires_in, hold, length, expires_in, fade, expires_in, earliest,
+            expires_in, hold, length, expires_in, fade, expires_in, expires_in, hold, earliest,
             latest, anew,
         ] {
             values.number(time);

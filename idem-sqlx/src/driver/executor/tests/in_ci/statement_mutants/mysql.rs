@@ -5,8 +5,8 @@ use super::{GUARDS, Mutant, mutant};
 pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "a key is that of each operation",
-        "WHERE operation = CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin AND `key`",
-        "WHERE ? IS NOT NULL AND `key`",
+        " operation = CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin AND `key` =",
+        " ? IS NOT NULL AND `key` =",
         "claim::keys_of_two_operations_do_not_collide",
     ),
     mutant(
@@ -92,7 +92,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "an expiry that stays where it should be set",
-        "expires_at = COALESCE(UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND, expires_at)",
+        "expires_at = COALESCE(GREATEST(UTC_TIMESTAMP(6), leased_at) + INTERVAL ? * 1000 \
+         MICROSECOND, expires_at)",
         "expires_at = COALESCE(expires_at, UTC_TIMESTAMP(6) + INTERVAL ? * 1000 MICROSECOND)",
         "commit::sets_ttl_and_remember_in_place_of_the_hold",
     ),
