@@ -57,7 +57,7 @@ const PROGRAMS_OF_CI: [&str; 3] = ["topologies", "mutants", "queues"];
 const MODULES_OF_CI: &str = "in_ci::";
 /// The tests that need a real MySQL have this in their names.
 const ON_MYSQL: &str = "real_mysql";
-/// The tests that need a real broker of Kafka have this in their names.
+/// The tests that need a real broker of Kafka, which run at night, have this in their names.
 const ON_KAFKA: &str = "real_kafka";
 /// The features that only CI builds: the older version of sqlx, and librdkafka.
 const FEATURES_OF_CI: [&str; 2] = ["sqlx-08", "kafka"];
@@ -73,8 +73,8 @@ const LEFT_TO_CI: &str = "Left to `cargo xtask ci`: MySQL itself, Valkey, PgBoun
 /// The last lines of CI's tests.
 const LEFT_TO_NIGHT: &str = "Left to `cargo xtask night`: the largest worlds of the model, storms \
                              of 10,000 messages, clients in Python and Node, the stores on \
-                             PostgreSQL 18, Redis 8 and Valkey 9, JetStream on the newest NATS, and \
-                             builds with the oldest dependencies.";
+                             PostgreSQL 18, Redis 8 and Valkey 9, JetStream on the newest NATS, Kafka on \
+                             a real broker, and builds with the oldest dependencies.";
 
 /// `cargo xtask test`: every promise over every store, and every guide.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
@@ -244,6 +244,21 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
         };
         runner::run(workspace, queues, &tests)
     });
+    steps.run("kafka", "a storm over a real broker", || {
+        let Some(env) = servers::tansu(workspace) else {
+            return Ok(());
+        };
+        let queues = programs
+            .iter()
+            .filter(|program| program.id == "idem-tests::queues");
+        let tests = Tests {
+            args: vec![ON_KAFKA.to_owned()],
+            env: env.into_iter().collect(),
+            logs: "tansu",
+            ..Tests::default()
+        };
+        runner::run(workspace, queues, &tests)
+    });
     steps.run(
         "clients",
         "the HTTP layer with clients in Python and Node",
@@ -303,10 +318,7 @@ fn ensure_for_ci(workspace: &Workspace) -> Result<Tests> {
         Some(program) => tests.env.push((servers::MYSQL.given, program.into())),
         None => tests.skip.push(ON_MYSQL),
     }
-    match servers::tansu(workspace) {
-        Some(variables) => tests.env.extend(variables),
-        None => tests.skip.push(ON_KAFKA),
-    }
+    tests.skip.push(ON_KAFKA);
     Ok(tests)
 }
 
