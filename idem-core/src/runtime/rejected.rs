@@ -36,10 +36,7 @@ pub(crate) enum Rejected {
         is_expired: bool,
     },
     /// By its [`Admission`](super::admission::Admission).
-    Refused {
-        event: Event,
-        error: Error,
-    },
+    Refused(Event, Error),
     Store(StoreError),
 }
 
@@ -113,7 +110,7 @@ impl Rejected {
             Self::Mismatch => Event::warn("rejected_mismatch"),
             Self::Reentrant => Event::warn("rejected_reentrant"),
             Self::NotIssued { .. } => NOT_ISSUED,
-            Self::Refused { event, .. } => *event,
+            Self::Refused(event, _) => *event,
             Self::Store(error) => of_failure(error),
         };
         (event, 0)
@@ -144,7 +141,7 @@ impl Rejected {
             },
             Self::Reentrant => Error::Reentrant { operation, key },
             Self::NotIssued { .. } => Error::UnknownToken { operation, key },
-            Self::Refused { error, .. } => error,
+            Self::Refused(_, error) => error,
             Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => {
                 Error::unreadable(id, &error.to_string())
             }

@@ -127,13 +127,11 @@ impl Submission {
         if let Some(throttle) = self.throttle.as_ref().filter(|_| flaw.may_be_guess()) {
             throttle.failed(id.name(), self.subject, clock::now());
         }
-        Rejected::Refused {
-            event: flaw.event(),
-            error: Error::UnknownToken {
-                operation: id.name().into(),
-                key: id.digest(),
-            },
-        }
+        let error = Error::UnknownToken {
+            operation: id.name().into(),
+            key: id.digest(),
+        };
+        Rejected::Refused(flaw.event(), error)
     }
 }
 
@@ -142,14 +140,12 @@ impl Admission for Submission {
     fn admit(&self, id: &RecordId, now: Instant) -> Result<(), Rejected> {
         let throttle = self.throttle.as_ref();
         if let Some(retry_after) = throttle.and_then(|it| it.check(id.name(), self.subject, now)) {
-            return Err(Rejected::Refused {
-                event: Event::warn("token_throttled"),
-                error: Error::Throttled {
-                    operation: id.name().into(),
-                    key: id.digest(),
-                    retry_after,
-                },
-            });
+            let error = Error::Throttled {
+                operation: id.name().into(),
+                key: id.digest(),
+                retry_after,
+            };
+            return Err(Rejected::Refused(Event::warn("token_throttled"), error));
         }
         self.flaw.map_or(Ok(()), |flaw| Err(self.refuse(id, flaw)))
     }
