@@ -325,109 +325,11 @@ async fn a_name_may_be_a_constant_that_other_code_uses_as_well() {
     }
 }
 
-/// Generated code names everything by whole paths: here nothing is in scope but what the module
-/// names, and some of that hides names of `core`.
+// Generated code names everything by whole paths: there nothing is in scope but what the module
+// names, and some of that hides names of `core`.
 #[no_implicit_prelude]
 #[allow(dead_code, non_camel_case_types, clippy::unused_async)]
-mod without_prelude {
-    use ::idem::{ErrorPolicy, KeyPart, idempotent};
-    use ::serde::{Deserialize, Serialize};
-
-    use super::{Failure, Runs};
-
-    mod core {}
-    mod std {}
-    mod idem {}
-    struct Option;
-    struct Some;
-    struct None;
-    struct Ok;
-    struct Err;
-    struct Box;
-    struct Vec;
-    struct Send;
-    struct Clone;
-    struct Future;
-    type Result<T> = ::core::result::Result<T, Failure>;
-
-    #[derive(KeyPart)]
-    pub(super) struct Id {
-        tenant: ::std::string::String,
-        number: u64,
-    }
-
-    #[derive(KeyPart, ::core::clone::Clone)]
-    enum Either<T> {
-        One(T),
-        Two { id: u32 },
-    }
-
-    #[derive(Debug, Serialize, Deserialize, ErrorPolicy)]
-    enum Whole {
-        #[idem(keep, dead_letter)]
-        Declined,
-        #[idem(release, redeliver = "1m")]
-        Gateway,
-        #[idem(release)]
-        Other(::std::string::String),
-    }
-
-    #[derive(Debug, Serialize, Deserialize, ErrorPolicy)]
-    enum Generic<E> {
-        #[idem(inner)]
-        Inner(E),
-        Other(::std::string::String),
-    }
-
-    impl ::core::convert::From<::idem::Error> for Whole {
-        fn from(error: ::idem::Error) -> Self {
-            Self::Other(error.code().into_text())
-        }
-    }
-
-    trait IntoText {
-        fn into_text(self) -> ::std::string::String;
-    }
-
-    impl IntoText for &str {
-        fn into_text(self) -> ::std::string::String {
-            <::std::string::String as ::core::convert::From<&str>>::from(self)
-        }
-    }
-
-    #[idempotent(key = key, fingerprint = key.number, ttl = "1h")]
-    pub(super) async fn plain(runs: &Runs, key: &Id) -> Result<u32> {
-        ::core::result::Result::Ok(runs.count())
-    }
-
-    #[idempotent(key = "key", errors(Whole::Declined => keep, _ => retry(max = 3, then = keep)))]
-    async fn retried(runs: &Runs, key: Either<u32>) -> ::core::result::Result<u32, Whole> {
-        let _ = key;
-        ::core::result::Result::Ok(runs.count())
-    }
-
-    #[idempotent(key = id, detached)]
-    async fn detached(id: u32) -> ::core::result::Result<u32, Whole> {
-        ::core::result::Result::Ok(id)
-    }
-
-    #[idempotent(key = id, abandoned = reconcile("ask(id)"), missing_key = run)]
-    async fn asking(id: ::core::option::Option<u32>) -> Result<u32> {
-        let _ = id;
-        ::core::result::Result::Ok(1)
-    }
-
-    async fn ask(_: ::core::option::Option<u32>) -> Result<::core::option::Option<u32>> {
-        ::core::result::Result::Ok(::core::option::Option::None)
-    }
-
-    pub(super) fn key() -> Id {
-        Id {
-            tenant: "acme".into_text(),
-            number: 1,
-        }
-    }
-}
+mod without_prelude;
 
 #[tokio::test]
 async fn generated_code_needs_no_name_in_scope() {
@@ -436,6 +338,48 @@ async fn generated_code_needs_no_name_in_scope() {
         let key = without_prelude::key();
         for _ in 0..2 {
             assert_eq!(without_prelude::plain(&runs, &key).await, Ok(1));
+        }
+        let service = without_prelude::Service(Runs::default());
+        for runs in 1..=2 {
+            assert_eq!(service.method(1).await, Ok(runs), "it observes");
+            let value = without_prelude::Service::generic(1, vec![runs]).await;
+            assert_eq!(value.unwrap(), [1]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_code_of_each_option_needs_no_name_in_scope() {
+    let idempotency = Idempotency::new(MemoryStore::new());
+    for number in [1, 1, 2] {
+        let answer = without_prelude::with_options(&idempotency, number).await;
+        assert_eq!(answer, Ok(number));
+    }
+    let call = idempotency.operation("names.bare.token");
+    let token = call.issue(&7_u64, Duration::from_secs(60)).await.unwrap();
+    idem::scope(idempotency, async {
+        let submit = || without_prelude::with_token(&token, 7, 5);
+        assert_eq!(submit().await.unwrap(), 5);
+        assert_eq!(submit().await.unwrap_err().0, "duplicate");
+    })
+    .await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn the_code_of_a_transaction_needs_no_name_in_scope() {
+    let pool = idem::sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+    let pool = pool.connect("sqlite::memory:").await.unwrap();
+    let store = idem::SqliteStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    idem::scope(Idempotency::new(store), async {
+        // The first error is kept.
+        for _ in 0..2 {
+            let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+            let refused = without_prelude::in_transaction(&mut tx, 1, "no").await;
+            assert_eq!(refused.unwrap_err().0, "no");
+            tx.commit().await.unwrap();
         }
     })
     .await;

@@ -243,6 +243,89 @@ mod sizes {
         }
     }
 
+    /// Bytes of a call in a transaction beside its body.
+    #[cfg(feature = "sqlite")]
+    const MORE_IN_TRANSACTION: usize = 3_000;
+
+    /// The size of a future, which is dropped.
+    macro_rules! size {
+        ($future:expr) => {{
+            let future = $future;
+            size_of_val(&future)
+        }};
+    }
+
+    /// Checks that each future has its body so many times at most.
+    fn check(rows: &[(&str, usize, usize)], most: usize) {
+        let body = size_of_val(&large());
+        for (name, size, times) in rows {
+            let more = size.saturating_sub(times * body);
+            println!("{name}: {more} bytes more than {times} bodies");
+            assert!(more <= most, "{name}: {size} bytes for a body of {body}");
+        }
+    }
+
+    #[test]
+    fn the_future_of_a_step_does_not_contain_its_body_and_that_of_a_lock_does_once() {
+        let runtime = store();
+        let lock = || runtime.lock("nested.lock").key("k");
+        let policy = |_: &Failure| ErrorAction::Release;
+        let step = || idem::step_with("a");
+        let rows = [
+            ("step", size!(idem::step("a", large)), 0),
+            ("step_with", size!(step().run(large)), 0),
+            ("with a policy", size!(step().errors(policy).run(large)), 0),
+            ("acquire", size!(lock().acquire()), 0),
+            ("acquire_all", size!(lock().acquire_all()), 0),
+            ("lock", size!(lock().run(async |_| large().await)), 1),
+        ];
+        check(&rows, MORE);
+    }
+
+    #[cfg(feature = "sqlite")]
+    mod in_transactions {
+        use idem::SqliteStore;
+        use idem::sqlx::{SqlitePool, SqliteTransaction};
+
+        use super::*;
+
+        #[idempotent(name = "nested.tx", key = 1, transaction = tx)]
+        async fn annotated(tx: &mut SqliteTransaction<'_>) -> Res {
+            let _ = tx;
+            large().await
+        }
+
+        #[tokio::test]
+        async fn the_future_of_a_call_in_a_transaction_contains_only_a_body_that_may_not_be_send()
+        {
+            let pool = SqlitePool::connect("sqlite::memory:").await.unwrap();
+            let runtime = Idempotency::new(SqliteStore::new(pool.clone()));
+            let call = || runtime.operation("nested.tx").key("k");
+            let step = || idem::step_with("a");
+            let mut tx = pool.begin().await.unwrap();
+            let body = async |_: &mut SqliteTransaction<'static>| large().await;
+            let rows = [
+                // It may be one that is not `Send`.
+                ("annotated", size!(annotated(&mut tx)), 1),
+                ("run_in", size!(call().run_in(&mut tx, body)), 0),
+                ("run_in_local", size!(call().run_in_local(&mut tx, body)), 1),
+                ("transaction", size!(call().transaction(&pool, body)), 0),
+                (
+                    "transaction_local",
+                    size!(call().transaction_local(&pool, body)),
+                    1,
+                ),
+                ("step.run_in", size!(step().run_in(&mut tx, body)), 0),
+                (
+                    "step.transaction",
+                    size!(step().transaction(&pool, body)),
+                    0,
+                ),
+            ];
+            check(&rows, MORE_IN_TRANSACTION);
+        }
+    }
+
     #[test]
     fn nested_calls_are_as_large_as_one() {
         macro_rules! equal {
