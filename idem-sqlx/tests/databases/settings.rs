@@ -305,7 +305,6 @@ async fn a_setting_of_postgres_that_means_nothing_changes_no_step() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pragma_that_means_nothing_changes_no_step() {
-    // WAL last: a file that others have open does not leave it.
     for mode in [SqliteJournalMode::Delete, SqliteJournalMode::Wal] {
         let (options, other) = file(mode).await;
         under_each!(
@@ -349,7 +348,6 @@ async fn a_pragma_that_means_nothing_changes_no_step() {
             "PRAGMA journal_mode = truncate",
             "PRAGMA journal_mode = memory",
             "PRAGMA journal_mode = off",
-            "PRAGMA journal_mode = wal",
         ]
     );
 }
