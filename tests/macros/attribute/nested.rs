@@ -296,8 +296,7 @@ mod sizes {
         }
 
         #[tokio::test]
-        async fn the_future_of_a_call_in_a_transaction_contains_only_a_body_that_may_not_be_send()
-        {
+        async fn the_future_of_a_call_in_a_transaction_contains_only_a_body_that_may_not_be_send() {
             let pool = SqlitePool::connect("sqlite::memory:").await.unwrap();
             let runtime = Idempotency::new(SqliteStore::new(pool.clone()));
             let call = || runtime.operation("nested.tx").key("k");
