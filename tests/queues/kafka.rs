@@ -60,9 +60,10 @@ async fn start(command: &mut Command, address: &str) -> Child {
 }
 
 async fn start_tansu(proxy: &str) -> Child {
-    let program = env::var_os(PROGRAM).map(PathBuf::from).unwrap_or_else(|| {
-        panic!("`{PROGRAM}` must name the program `tansu`, as `cargo xtask ci` makes it")
-    });
+    let program = env::var_os(PROGRAM).map_or_else(
+        || panic!("`{PROGRAM}` must name the program `tansu`, as `cargo xtask night` makes it"),
+        PathBuf::from,
+    );
     let (listener, s3) = (address(78), address(79));
     let mut command = Command::new(program);
     command

@@ -56,6 +56,13 @@ pub(crate) struct ClaimedLease {
     pub(crate) seat: Option<Box<FlightSeat>>,
 }
 
+/// The steps that may have been carried out, although no try of them was answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unanswered {
+    pub(super) commit: bool,
+    release: bool,
+}
+
 /// The owner's end of a record in flight.
 pub(crate) struct Owned {
     pub(super) enrolled: Enrolled,
@@ -73,10 +80,7 @@ pub(crate) struct Owned {
     /// The operator and the reason, if they were given.
     pub(super) audit: Option<Box<By>>,
     is_committed: bool,
-    /// A commit may have been carried out, although none was answered.
-    pub(super) may_be_committed: bool,
-    /// The same for a release.
-    may_be_released: bool,
+    pub(super) unanswered: Unanswered,
     /// The reason to report if the store refuses a step.
     pub(super) why_refused: &'static str,
 }
@@ -114,8 +118,7 @@ impl Owned {
             is_by_hand: false,
             audit: None,
             is_committed: false,
-            may_be_committed: false,
-            may_be_released: false,
+            unanswered: Unanswered::default(),
             why_refused: NOT_THE_OWNER,
         }
     }
@@ -252,18 +255,17 @@ impl Owned {
         let store = &self.call.guarded().runtime.store;
         // The store takes the request whole: a part of it that stayed in this future would have
         // room there while the store answers.
-        let (answer, releases) = match &self.pending {
+        let (answer, may_be_done) = match &self.pending {
             StepLeft::Commit { outcome, kept_for } => {
                 let commit = self.commit(outcome.clone(), *kept_for);
-                (store.commit(commit, &mut self.first_sent), false)
+                let answer = store.commit(commit, &mut self.first_sent);
+                (answer, &mut self.unanswered.commit)
             }
-            StepLeft::GiveUp(how) => (store.release(self.release(*how)), true),
+            StepLeft::GiveUp(how) => {
+                let answer = store.release(self.release(*how));
+                (answer, &mut self.unanswered.release)
+            }
             StepLeft::Running | StepLeft::Over => return Tried::Over(Ownership::Held),
-        };
-        let may_be_done = if releases {
-            &mut self.may_be_released
-        } else {
-            &mut self.may_be_committed
         };
         // Set before the await: this future may be dropped there.
         let was_before = std::mem::replace(may_be_done, true);
@@ -347,7 +349,7 @@ impl Owned {
         }
         let term = &self.enrolled.term;
         let releases = matches!(self.pending, StepLeft::GiveUp(GiveUp::Release));
-        if self.may_be_released || !(releases || term.may_be_recorded()) {
+        if self.unanswered.release || !(releases || term.may_be_recorded()) {
             return Ownership::Lost;
         }
         let Ok(Some(found)) = self.runtime().store.inspect(&term.id).await else {
@@ -392,7 +394,7 @@ impl Owned {
                 }
             }
             (StepLeft::Commit { .. }, Ownership::Lost) => COMMIT_REFUSED,
-            (StepLeft::GiveUp(_), Ownership::Lost) if !self.may_be_released => RELEASE_REFUSED,
+            (StepLeft::GiveUp(_), Ownership::Lost) if !self.unanswered.release => RELEASE_REFUSED,
             // Held, or the store released the record earlier and its reply was lost.
             (StepLeft::GiveUp(GiveUp::Release), _) if self.is_by_hand => RELEASED_BY_HAND,
             (StepLeft::GiveUp(GiveUp::Release), _) => RELEASED,

@@ -208,7 +208,7 @@ impl Owned {
             StepLeft::GiveUp(_) => NOT_RELEASED,
             StepLeft::Running | StepLeft::Over => return,
         };
-        if event == NOT_RECORDED && self.may_be_committed {
+        if event == NOT_RECORDED && self.unanswered.commit {
             let why = format_args!("{why}; {MAY_BE_COMMITTED}");
             return self.report(event, Some(&why));
         }

@@ -85,7 +85,7 @@ impl Owned {
         let Ok(found) = self.call.guarded().runtime.store.inspect(&term.id).await else {
             return false;
         };
-        self.may_be_committed = false;
+        self.unanswered.commit = false;
         let Some(found) = found else {
             return false;
         };

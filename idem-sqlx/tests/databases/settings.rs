@@ -31,6 +31,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// What differs from what is expected.
 type Differs = Result<(), String>;
 
+#[allow(clippy::needless_pass_by_value, reason = "most are made in the call")]
 fn same<T: PartialEq + Debug>(step: &str, is: T, expected: T) -> Differs {
     if is == expected {
         return Ok(());
@@ -49,6 +50,7 @@ fn commit_of(claim: &Claim) -> Commit {
 
 /// Makes each step of a store, and a call whose body comes between its claim and its commit. `set`
 /// comes before each of them. Another store looks at what they have done.
+#[allow(clippy::too_many_lines, reason = "one step after the other")]
 async fn steps<S: AdminStore + Clone>(
     name: &str,
     store: &S,

@@ -59,7 +59,14 @@ async fn after_the_first(abandoned: Abandoned, first: First, (minutes, expected)
         let fails = async || Err::<u64, _>(Failure::Declined);
         call().run(fails).await.unwrap_err();
     }
-    if first != First::CutOff {
+    if first == First::CutOff {
+        let begun = Notify::new();
+        let cut_off = call().run(async || {
+            begun.notify_one();
+            pending::<Res>().await
+        });
+        tokio::select! { _ = cut_off => panic!("it ended"), () = begun.notified() => {} }
+    } else {
         let before = match first {
             First::UndoneAfterRelease => RecordState::Released,
             _ => RecordState::Issued,
@@ -72,13 +79,6 @@ async fn after_the_first(abandoned: Abandoned, first: First, (minutes, expected)
         while state().await != Some(before) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    } else {
-        let begun = Notify::new();
-        let cut_off = call().run(async || {
-            begun.notify_one();
-            pending::<Res>().await
-        });
-        tokio::select! { _ = cut_off => panic!("it ended"), () = begun.notified() => {} }
     }
     tokio::time::advance(minutes * MINUTE).await;
     let second = call().run(body).await;

@@ -146,7 +146,7 @@ pub trait Transaction<S: Store>: Send {
             let ownership = self.commit(store, commit, row).await?;
             let has_beside = match self.inspect(store, beside).await {
                 Ok(found) => found.is_some(),
-                Err(error) if error.source().is_some_and(|why| why.is::<NoInspect>()) => false,
+                Err(error) if error.source().is_some_and(<dyn Error>::is::<NoInspect>) => false,
                 Err(error) => return Err(error),
             };
             Ok(CommittedRow {

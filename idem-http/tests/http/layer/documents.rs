@@ -36,7 +36,7 @@ async fn list() -> String {
 
 #[utoipa::path(post, path = "/refunds", params(IdempotencyKey))]
 #[allow(dead_code, reason = "it is in the document alone")]
-async fn refund() {}
+fn refund() {}
 
 #[derive(utoipa::OpenApi)]
 #[openapi(paths(charge, list))]
@@ -265,7 +265,7 @@ async fn each_response_of_a_layer_is_in_its_document() {
     faults.always(Step::Claim, Fault::Fail(StoreErrorKind::Unavailable));
     refused.push(send(&app, post("k", "10")).await);
 
-    let codes: Vec<_> = refused.iter().map(|refused| refused.code()).collect();
+    let codes: Vec<_> = refused.iter().map(crate::support::Received::code).collect();
     let expected = [
         "missing_key",
         "no_scope",
