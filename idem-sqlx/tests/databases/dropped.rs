@@ -128,7 +128,7 @@ macro_rules! over {
             async fn at(habit: usize) {
                 let (pool, url) = $setup().await;
                 let store = $Store::new(pool.clone());
-                store.migrate().await.unwrap();
+                crate::connected(async || store.migrate().await).await;
                 let idempotency = Idempotency::new(store);
                 let operation = |key: &str| idempotency.operation("dropped").key(key).wait(WAIT);
                 let mut connection = pool.acquire().await.unwrap();
@@ -236,7 +236,7 @@ async fn a_call_dropped_after_the_database_ended_its_transaction_leaves_a_usable
  {
     let pool = file(1).await;
     let store = SqliteStore::new(pool.clone());
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     let idempotency = Idempotency::new(store);
     let ended = Notify::new();
     // As SQLite itself does when the file is full.
@@ -369,7 +369,7 @@ async fn a_guard_that_is_dropped_leaves_no_limit_on_sqlite() {
 async fn a_key_that_comes_twice_in_one_transaction_is_replayed_and_an_ended_one_is_an_error() {
     let pool = file(2).await;
     let store = SqliteStore::new(pool.clone());
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     let idempotency = Idempotency::new(store);
     let operation = |key: &str| idempotency.operation("dropped").key(key);
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
@@ -442,7 +442,7 @@ macro_rules! unanswered {
                     let through = database.url_through(proxy.address().port());
                     let pool = options.connect(&through).await.unwrap();
                     let store = $Store::new(pool.clone());
-                    store.migrate().await.unwrap();
+                    crate::connected(async || store.migrate().await).await;
                     sqlx::raw_sql("CREATE TABLE written (what VARCHAR(20))")
                         .execute(&pool)
                         .await

@@ -85,7 +85,7 @@ macro_rules! over {
                     }
                     let pool = pool_of(&server, CONNECTIONS).await;
                     let store = $Store::new(pool.clone());
-                    store.migrate().await.unwrap();
+                    crate::connected(async || store.migrate().await).await;
                     let idempotency = runtime(store.clone());
                     let again = async || end_all(&server, &ends, &admin, &pool).await;
                     again().await;
@@ -175,7 +175,7 @@ macro_rules! own_doing {
             let options = options.test_before_acquire(false);
             let pool = options.connect(&database.url()).await.unwrap();
             let store = $Store::new(pool.clone());
-            store.migrate().await.unwrap();
+            crate::connected(async || store.migrate().await).await;
             let idempotency = runtime(store);
             let operation = |key| idempotency.operation("orders").key(key);
             let connections = async || {

@@ -296,7 +296,7 @@ async fn a_replay_is_read_in_the_schema_of_the_transaction() {
     let options = (*pool.connect_options()).clone();
     let other = PgPool::connect_with(options.options([("search_path", "tenant")]));
     let other = other.await.unwrap();
-    PostgresStore::new(other.clone()).migrate().await.unwrap();
+    crate::connected(async || PostgresStore::new(other.clone()).migrate().await).await;
     replays_of_two_tables!(store, [&pool, &other]);
 }
 
@@ -305,7 +305,7 @@ async fn a_replay_is_read_in_the_database_of_its_pool(pool: &MySqlPool, store: M
     sqlx::raw_sql(create).execute(pool).await.unwrap();
     let options = (*pool.connect_options()).clone().database("tenant");
     let other = MySqlPool::connect_with(options).await.unwrap();
-    MySqlStore::new(other.clone()).migrate().await.unwrap();
+    crate::connected(async || MySqlStore::new(other.clone()).migrate().await).await;
     replays_of_two_tables!(store, [pool, &other]);
 }
 
@@ -335,7 +335,7 @@ async fn a_connection_to_a_shared_cache_that_reads_what_is_not_committed_replays
         .await
         .unwrap();
     let store = SqliteStore::new(pool.clone());
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
     let idempotency = Idempotency::new(store);
     let operation = || {

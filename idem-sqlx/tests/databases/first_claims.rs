@@ -93,7 +93,7 @@ async fn mix_up(on: &mut PgConnection, inserts: &str, reads: &str) {
 async fn no_row_that_a_mixed_up_statement_of_postgres_returns_is_taken_for_an_own_one() {
     let url = PostgresServer::empty().await.url();
     let others = PostgresStore::new(PgPool::connect(&url).await.unwrap());
-    others.migrate().await.unwrap();
+    crate::connected(async || others.migrate().await).await;
     let one = PgPoolOptions::new().max_connections(1);
     let pool = one.connect(&url).await.unwrap();
     let store = PostgresStore::new(pool.clone());
@@ -111,7 +111,7 @@ async fn no_row_that_a_mixed_up_statement_of_postgres_returns_is_taken_for_an_ow
 async fn no_row_that_a_mixed_up_statement_in_a_transaction_returns_is_taken_for_an_own_one() {
     let url = PostgresServer::empty().await.url();
     let others = PostgresStore::new(PgPool::connect(&url).await.unwrap());
-    others.migrate().await.unwrap();
+    crate::connected(async || others.migrate().await).await;
     let one = PgPoolOptions::new().max_connections(1);
     let pool = one.connect(&url).await.unwrap();
     let store = PostgresStore::new(pool.clone());

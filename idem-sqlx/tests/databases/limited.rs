@@ -88,7 +88,7 @@ macro_rules! over {
                 let server = <$Server>::empty().await;
                 let pool = $PoolOptions::new().connect(&server.url()).await.unwrap();
                 let store = $Store::new(pool.clone());
-                store.migrate().await.unwrap();
+                crate::connected(async || store.migrate().await).await;
                 let idempotency = runtime(store.clone());
                 for key in ["new", "released"] {
                     if key == "released" {

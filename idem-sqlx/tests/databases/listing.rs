@@ -154,7 +154,7 @@ async fn a_listing_of_postgres_reads_each_row_once_or_fewer() {
         .await
         .unwrap();
     let store = PostgresStore::builder(pool.clone()).build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     let words = [
         ("key", "key"),
         (
@@ -189,7 +189,7 @@ async fn a_listing_of_postgres_reads_each_row_once_or_fewer() {
 async fn reads_few_rows_of_mysql(url: &str, recursion: &'static str) {
     let pool = MySqlPool::connect(url).await.unwrap();
     let store = MySqlStore::builder(pool.clone()).build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     let words = [
         ("key", "`key`"),
         ("text", "CONCAT('o-', LPAD(i * 7919 % 1000003, 8, '0'))"),

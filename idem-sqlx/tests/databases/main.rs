@@ -164,8 +164,8 @@ async fn recovers<S: Store>(store: &S) {
     .await;
 }
 
-/// Connects a store that has the usual limits. They are short for a machine that does much else, so
-/// there may be several tries.
+/// Connects a store that has the usual limits, or makes its table. They are short for a machine
+/// that does much else, so there may be several tries.
 async fn connected<S, E: std::fmt::Debug>(connect: impl AsyncFn() -> Result<S, E>) -> S {
     for _ in 0..20 {
         if let Ok(store) = connect().await {

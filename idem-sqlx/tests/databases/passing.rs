@@ -42,7 +42,7 @@ async fn an_interrupted_step_of_sqlite_may_be_retried() {
     let pool = SqlitePoolOptions::new().max_connections(1);
     let pool = pool.connect(&url).await.unwrap();
     let store = SqliteStore::new(pool.clone());
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     let idempotency = runtime(store);
     order(&idempotency, "before", 1).await.unwrap();
     for interrupts in [true, false] {

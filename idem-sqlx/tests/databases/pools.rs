@@ -60,7 +60,7 @@ pub(crate) async fn postgres_at(url: &str) -> (PgPool, PostgresStore) {
     let store = PostgresStore::builder(pool.clone())
         .time_limit(LONG)
         .build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     let _ = sqlx::raw_sql(CREATE).execute(&pool).await;
     (pool, store)
 }
@@ -80,7 +80,7 @@ pub(crate) async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
         .await
         .unwrap();
     let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
     (pool, store)
 }
@@ -98,7 +98,7 @@ pub(crate) async fn sqlite() -> (SqlitePool, SqliteStore) {
         .await
         .unwrap();
     let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
     (pool, store)
 }
@@ -133,7 +133,7 @@ pub(crate) async fn on_postgres(url: &str, level: &str) -> (PgPool, Idempotency)
     let store = PostgresStore::builder(pool.clone())
         .time_limit(LONG)
         .build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     for table in [
         CREATE,
         ACCOUNTS,
@@ -154,7 +154,7 @@ pub(crate) async fn on_mariadb(url: &str, level: &str) -> (MySqlPool, Idempotenc
         });
     let pool = options.connect(url).await.unwrap();
     let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     for table in [
         CREATE,
         ACCOUNTS,
@@ -177,7 +177,7 @@ pub(crate) async fn on_sqlite(url: &str, _: &str) -> (SqlitePool, Idempotency) {
         .await
         .unwrap();
     let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     for table in [
         CREATE,
         ACCOUNTS,

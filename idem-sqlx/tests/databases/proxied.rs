@@ -21,7 +21,7 @@ mod in_ci {
             .await
             .unwrap();
         let store = connected(async || PostgresStore::connect(proxy.url()).await).await;
-        store.migrate().await.unwrap();
+        crate::connected(async || store.migrate().await).await;
         let idempotency = runtime(store);
         assert_eq!(order(&idempotency, "k", 1).await.unwrap().into_inner(), 1);
         assert_eq!(order(&idempotency, "k", 2).await.unwrap().into_inner(), 1);

@@ -27,7 +27,7 @@ macro_rules! over {
                     });
                     let pool = options.connect(&server.url()).await.unwrap();
                     let store = $Store::new(pool.clone());
-                    store.migrate().await.unwrap();
+                    crate::connected(async || store.migrate().await).await;
                     let claimed = async |key: &str| {
                         let id = RecordId::new("orders", &Key::encode(key).unwrap()).unwrap();
                         let claim = Claim::new(id, Owner::generate(), LONG, LONG * 2);

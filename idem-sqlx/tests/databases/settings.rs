@@ -364,7 +364,7 @@ async fn file(mode: SqliteJournalMode) -> (SqliteConnectOptions, SqliteStore) {
     let pool = SqlitePoolOptions::new().connect_with(options.clone());
     let store = SqliteStore::builder(pool.await.unwrap()).time_limit(LONG);
     let store = store.build();
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     (options, store)
 }
 
@@ -379,7 +379,7 @@ async fn a_connection_that_locks_its_file_for_good_changes_no_step() {
         let pool = SqlitePoolOptions::new().max_connections(1);
         let pool = pool.connect_with(options).await.unwrap();
         let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
-        store.migrate().await.unwrap();
+        crate::connected(async || store.migrate().await).await;
         let set = "PRAGMA locking_mode = exclusive";
         let all = steps(set, &store, &store, async || {
             pool.execute(sqlx::raw_sql(set)).await.unwrap();

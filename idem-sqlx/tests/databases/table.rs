@@ -255,7 +255,7 @@ async fn a_table_marked_as_another_version_is_refused() {
 macro_rules! refused_in_a_transaction {
     ($url:expr, $Pool:ty, $Store:ty, $mark:expr) => {
         let pool = <$Pool>::connect($url).await.unwrap();
-        <$Store>::new(pool.clone()).migrate().await.unwrap();
+        crate::connected(async || <$Store>::new(pool.clone()).migrate().await).await;
         for statement in $mark {
             sqlx::raw_sql(statement).execute(&pool).await.unwrap();
         }
@@ -312,7 +312,7 @@ async fn a_table_in_a_schema_of_postgres() {
     let server = PostgresServer::empty().await;
     server.execute("CREATE SCHEMA shop").await;
     let store = server.with_table("shop.idem_records").await;
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     order(&runtime(store), "k", 1).await.unwrap();
     // The statements that teams run themselves.
     server.execute(idem_sqlx::PostgresStore::SCHEMA).await;

@@ -241,7 +241,7 @@ async fn sqlx_0_8_has_it_too() {
     let url = format!("sqlite://{}/shop.db?mode=rwc", dir.path().display());
     let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
     let store = SqliteStore::new(pool.clone());
-    store.migrate().await.unwrap();
+    crate::connected(async || store.migrate().await).await;
     let runs = AtomicU32::new(0);
     let idempotency = Idempotency::new(store);
     let call = guard::transaction(&pool, async |tx: &mut sqlx::SqliteTransaction<'_>| {

@@ -363,7 +363,7 @@ macro_rules! over {
                 let store = $Store::builder(pool.clone())
                     .table("begun_and_gone")
                     .build();
-                store.migrate().await.unwrap();
+                crate::connected(async || store.migrate().await).await;
                 let other = pool.clone();
                 let between: Between = Box::new(move || {
                     let pool = other.clone();

@@ -63,7 +63,7 @@ mod on_sqlx_0_8 {
                         .connect(&url)
                 };
                 let both = [pool().await.unwrap(), pool().await.unwrap()];
-                $Store::new(both[0].clone()).migrate().await.unwrap();
+                crate::connected(async || $Store::new(both[0].clone()).migrate().await).await;
                 let pools = Arc::new(Pools::of(both));
                 let connect = move || {
                     let pool = pools.next().clone();

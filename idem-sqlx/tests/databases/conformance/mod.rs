@@ -78,7 +78,7 @@ impl OnPostgres {
                 .connect(url)
         };
         let both = [pool().await.unwrap(), pool().await.unwrap()];
-        PostgresStore::new(both[0].clone()).migrate().await.unwrap();
+        crate::connected(async || PostgresStore::new(both[0].clone()).migrate().await).await;
         Self(Pools::of(both))
     }
 }
@@ -124,7 +124,7 @@ impl OnMySql {
                 .connect(url)
         };
         let both = [pool().await.unwrap(), pool().await.unwrap()];
-        MySqlStore::new(both[0].clone()).migrate().await.unwrap();
+        crate::connected(async || MySqlStore::new(both[0].clone()).migrate().await).await;
         Self(Pools::of(both))
     }
 }
@@ -217,7 +217,7 @@ async fn migrated() -> Vec<u8> {
         .filename(&file)
         .create_if_missing(true);
     let pool = SqlitePool::connect_with(options).await.unwrap();
-    SqliteStore::new(pool.clone()).migrate().await.unwrap();
+    crate::connected(async || SqliteStore::new(pool.clone()).migrate().await).await;
     pool.close().await;
     std::fs::read(&file).unwrap()
 }
