@@ -178,7 +178,9 @@ pub(super) fn check_ends(index: &Index, violations: &mut Vec<Violation>) {
                 broken(
                     "P5",
                     "",
-                    format!("process {process} could not end: {left} of its callers hang"),
+                    format!(
+                        "process {process} did not end in time: {left} of its callers are still at work"
+                    ),
                 );
             }
             None => broken(
