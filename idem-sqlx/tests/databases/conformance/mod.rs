@@ -209,12 +209,14 @@ impl Subject for OnSqlite {
     }
 }
 
-/// Returns a file with the table, and nothing in it.
+/// Returns a file with the table, and nothing in it. It is in WAL mode already: SQLite does not wait
+/// for its `busy_timeout` while several connections switch to it at once.
 async fn migrated() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("idem.db");
     let options = SqliteConnectOptions::new()
         .filename(&file)
+        .journal_mode(SqliteJournalMode::Wal)
         .create_if_missing(true);
     let pool = SqlitePool::connect_with(options).await.unwrap();
     crate::connected(async || SqliteStore::new(pool.clone()).migrate().await).await;
