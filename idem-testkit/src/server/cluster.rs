@@ -205,15 +205,11 @@ impl RedisCluster {
             )
             .await?;
         }
-        for node in others {
-            let port = node.port().to_string();
-            let bus = node.bus.as_ref().map_or(0, HeldPort::port).to_string();
-            tell(first, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
-        }
         let known = format!("cluster_known_nodes:{}", self.nodes.len());
         let mut looks = Looks::at("the nodes know each other");
         for node in &self.nodes {
             while !informed(node, &[SERVES, &known]).await {
+                meet(first, others).await?;
                 looks.again().await?;
             }
         }
@@ -225,6 +221,23 @@ impl RedisCluster {
         }
         self.settled().await
     }
+}
+
+/// Has a node meet those of the others that it does not know. A server forgets one whose answer takes
+/// longer than the nodes' time-out, as on a busy machine.
+async fn meet(node: &RedisServer, others: &[RedisServer]) -> io::Result<()> {
+    let Ok(known) = ask(node, &["CLUSTER", "NODES"]).await else {
+        return Ok(());
+    };
+    let known = known.to_string();
+    for other in others {
+        let port = other.port().to_string();
+        if !known.contains(&format!(":{port}@")) {
+            let bus = other.bus.as_ref().map_or(0, HeldPort::port).to_string();
+            tell(node, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether `CLUSTER INFO` has each of these lines.
