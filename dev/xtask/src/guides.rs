@@ -213,29 +213,49 @@ fn on_github(target: &str) -> Option<String> {
     Some(file.map_or_else(|| target.to_owned(), |file| format!("../../{file}")))
 }
 
-/// The links of all pages that GitHub shows, as far as they lead nowhere.
+/// The links of all pages that GitHub shows, and the addresses of pages in other files, as far as
+/// they lead nowhere.
 fn dead_links(workspace: &Workspace) -> Result<Vec<String>> {
     let shell = workspace.shell();
     let root = shell.current_dir();
     let list = cmd!(
         shell,
-        "git ls-files --cached --others --exclude-standard *.md"
+        "git ls-files --cached --others --exclude-standard *.md *.rs *.toml *.yml"
     );
     let list = list.quiet().read()?;
     let mut anchors = BTreeMap::new();
     let mut dead = Vec::new();
-    // Those in `src` are for rustdoc, which checks them itself.
-    for page in list.lines().map(Path::new).filter(|page| {
-        !page.components().any(|part| part.as_os_str() == "src") && root.join(page).exists()
-    }) {
-        let text = shell.read_file(page)?;
-        for target in targets(&text) {
+    // The tests of this file have links of their own.
+    let files = list.lines().map(Path::new);
+    for file in files.filter(|file| root.join(file).exists() && !file.ends_with(file!())) {
+        let text = shell.read_file(file)?;
+        // Pages in `src` are for rustdoc, which checks their links itself.
+        let is_shown = file.extension().is_some_and(|kind| kind == "md")
+            && !file.components().any(|part| part.as_os_str() == "src");
+        let links = targets(&text).into_iter().filter(|_| is_shown);
+        let links = links.map(|target| (file, target));
+        let addresses = addresses(&text).into_iter();
+        for (page, target) in links.chain(addresses.map(|target| (Path::new(""), target))) {
             if !leads(&root, page, target, &mut anchors)? {
-                dead.push(format!("{}: {target}", page.display()));
+                dead.push(format!("{}: {target}", file.display()));
             }
         }
     }
     Ok(dead)
+}
+
+/// The files of the repository that a text names by their addresses: alerts, issue templates,
+/// errors, and the pages of packages do.
+fn addresses(text: &str) -> Vec<&str> {
+    let ends = |letter: char| letter.is_whitespace() || "\"'`<>()[]{}\\,|".contains(letter);
+    let behind = REPOSITORY
+        .iter()
+        .flat_map(|prefix| text.split(prefix).skip(1));
+    behind
+        .filter_map(|rest| rest.split(ends).next())
+        .map(|target| target.trim_end_matches(['.', ';', ':']))
+        .filter(|target| !target.is_empty())
+        .collect()
 }
 
 /// The targets of the links of a page.
@@ -333,7 +353,7 @@ fn slug(heading: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{anchors_of, on_github, render, targets};
+    use super::{addresses, anchors_of, on_github, render, targets};
 
     #[test]
     fn a_page_has_no_hidden_lines_and_links_to_pages() {
@@ -380,6 +400,15 @@ mod tests {
         for same in ["https://docs.rs/cached", "#pitfalls", "options.md"] {
             assert_eq!(on_github(same).as_deref(), Some(same));
         }
+    }
+
+    #[test]
+    fn an_address_of_a_file_ends_where_its_text_does() {
+        let text = "runbook: https://github.com/idem-rs/idem/blob/main/docs/a.md#b\n\
+                    [c](https://github.com/idem-rs/idem/tree/main/examples), and \
+                    \"https://github.com/idem-rs/idem/blob/main/d.md.\" \
+                    https://github.com/idem-rs/idem/issues";
+        assert_eq!(addresses(text), ["docs/a.md#b", "d.md", "examples"]);
     }
 
     #[test]
