@@ -237,7 +237,7 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
             .filter(|program| program.id == "idem-tests::queues");
         let tests = Tests {
             args: vec!["whatever_dies".to_owned()],
-            // So many stand still there; docs/proof.md has what is known of it.
+            // So many files stand moto still; docs/proof.md has the measurements.
             skip: vec![ON_KAFKA],
             env: vec![("IDEM_QUEUE_MESSAGES", "10000".into())],
             ..Tests::default()
