@@ -7,160 +7,106 @@ use super::Error;
 use crate::record::is_lock;
 
 impl fmt::Display for Error {
-    #[expect(clippy::too_many_lines, reason = "a text for each error")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if is_lock(self.operation())
+        let (operation, key) = self.called();
+        match (self, key) {
+            (
+                Self::Codec {
+                    is_message: true, ..
+                },
+                _,
+            ) => write!(f, "source `{operation}`: ")?,
+            (_, Some(key)) => write!(f, "operation `{operation}`, key {key}: ")?,
+            (_, None) => write!(f, "operation `{operation}`: ")?,
+        }
+        if is_lock(operation)
             && let Some(written) = of_lock(self, f)
         {
             return written;
         }
         match self {
-            Self::InFlight {
-                operation,
-                key,
-                lease_left,
-                ..
-            } => write!(
+            Self::InFlight { lease_left, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: another call with this key is in flight; try \
-                 again later: if its owner has crashed, the key is free in {lease_left:.1?}"
+                "another call with this key is in flight; try again later: if its owner has \
+                 crashed, the key is free in {lease_left:.1?}"
             ),
-            Self::Duplicate { operation, key, .. } => write!(
+            Self::Duplicate { .. } => f.write_str(
+                "a call with this key was carried out before, and its outcome stays; send a new \
+                 key for new work (`forget` would let the next call with this key run the body \
+                 again)",
+            ),
+            Self::AlreadyDone { .. } => f.write_str(
+                "a call with this key was carried out before; its outcome has expired or could \
+                 not be encoded, so it is not replayed (see `ttl` and `remember`)",
+            ),
+            Self::FingerprintMismatch { .. } => f.write_str(
+                "this key came before with other arguments; send a new key with a new request",
+            ),
+            Self::Abandoned { attempt: 0, .. } => f.write_str(
+                "the call began so long ago that its steps may be gone before it ends (27 days, \
+                 or nine tenths of a longer `hold`), so none of them is begun or replayed any \
+                 more; find out what was done, then `settle` the key, or `forget` it, so that \
+                 the next call begins anew; in code or with the program `idem`",
+            ),
+            Self::Abandoned { key, attempt, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: a call with this key was carried out before, \
-                 and its outcome stays; send a new key for new work (`forget` would let the next \
-                 call with this key run the body again)"
+                "attempt {attempt} was abandoned and its outcome is unknown; find out what \
+                 became of it (`idem show --digest {key}`), then `settle` the key, or `release` \
+                 it if the work was certainly not done, so that the next call runs the body; in \
+                 code or with the program `idem`"
             ),
-            Self::AlreadyDone { operation, key, .. } => write!(
+            Self::AttemptsExhausted { key, attempts, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: a call with this key was carried out before; \
-                 its outcome has expired or could not be encoded, so it is not replayed (see `ttl` \
-                 and `remember`)"
+                "{attempts} attempts were made, the most that the operation allows; find out why \
+                 (`idem show --digest {key}`), then `settle` the key if the work was done after \
+                 all; `forget` lets the next call run the body again"
             ),
-            Self::FingerprintMismatch { operation, key, .. } => write!(
+            Self::LeaseLost { attempt, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: this key came before with other arguments; \
-                 send a new key with a new request"
+                "the lease of attempt {attempt} was lost, so the body was stopped or its outcome \
+                 refused; make the same call again"
             ),
-            Self::Abandoned {
-                operation,
-                key,
-                attempt: 0,
-                ..
-            } => write!(
+            Self::MissingKey { .. } => f.write_str(
+                "the idempotency key is missing: a part of it is `None` or empty; send one, or \
+                 set `missing_key = run` to run such calls unguarded",
+            ),
+            Self::Reentrant { .. } => f.write_str(
+                "the body called its own operation with its own key, and would wait for itself; \
+                 call the inner function, or use another key",
+            ),
+            Self::MissingSubject { .. } => f.write_str(
+                "the subject of the token is missing: a part of it is `None` or empty; check \
+                 that the caller is logged in or has a session",
+            ),
+            Self::UnknownToken { .. } => f.write_str(
+                "the token is invalid: it is unknown or expired, or was issued to another \
+                 subject or for another operation; issue a new one, with a fresh form",
+            ),
+            Self::Throttled { retry_after, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: the call began so long ago that its steps \
-                 may be gone before it ends (27 days, or nine tenths of a longer `hold`), so none \
-                 of them is begun or replayed any more; find out what was done, then `settle` the \
-                 key, or `forget` it, so that the next call begins anew; in code or with the \
-                 program `idem`"
+                "this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
             ),
-            Self::Abandoned {
-                operation,
-                key,
-                attempt,
-                ..
-            } => write!(
-                f,
-                "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its \
-                 outcome is unknown; find out what became of it (`idem show --digest {key}`), then \
-                 `settle` the key, or `release` it if the work was certainly not done, so that the \
-                 next call runs the body; in code or with the program `idem`"
-            ),
-            Self::AttemptsExhausted {
-                operation,
-                key,
-                attempts,
-                ..
-            } => write!(
-                f,
-                "operation `{operation}`, key {key}: {attempts} attempts were made, the most that \
-                 the operation allows; find out why (`idem show --digest {key}`), then `settle` the \
-                 key if the work was done after all; `forget` lets the next call run the body \
-                 again"
-            ),
-            Self::LeaseLost {
-                operation,
-                key,
-                attempt,
-                ..
-            } => write!(
-                f,
-                "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so \
-                 the body was stopped or its outcome refused; make the same call again"
-            ),
-            Self::MissingKey { operation, .. } => write!(
-                f,
-                "operation `{operation}`: the idempotency key is missing: a part of it is `None` \
-                 or empty; send one, or set `missing_key = run` to run such calls unguarded"
-            ),
-            Self::Reentrant { operation, key, .. } => write!(
-                f,
-                "operation `{operation}`, key {key}: the body called its own operation with its \
-                 own key, and would wait for itself; call the inner function, or use another key"
-            ),
-            Self::MissingSubject { operation, .. } => write!(
-                f,
-                "operation `{operation}`: the subject of the token is missing: a part of it is \
-                 `None` or empty; check that the caller is logged in or has a session"
-            ),
-            Self::UnknownToken { operation, key, .. } => write!(
-                f,
-                "operation `{operation}`, key {key}: the token is invalid: it is unknown or \
-                 expired, or was issued to another subject or for another operation; issue a new \
-                 one, with a fresh form"
-            ),
-            Self::Throttled {
-                operation,
-                key,
-                retry_after,
-                ..
-            } => write!(
-                f,
-                "operation `{operation}`, key {key}: this subject has sent too many invalid \
-                 tokens; try again in {retry_after:.1?}"
-            ),
-            Self::Store {
-                operation,
-                key,
-                source,
-                ..
-            } => {
-                write!(
-                    f,
-                    "operation `{operation}`, key {key}: the store failed: {source}"
-                )
-            }
+            Self::Store { source, .. } => write!(f, "the store failed: {source}"),
             Self::Codec {
-                operation,
                 reason,
                 is_message: true,
                 ..
             } => write!(
                 f,
-                "source `{operation}`: {reason}; another delivery would fail in the same way: \
-                 correct the producer, or the type that it is read as"
+                "{reason}; another delivery would fail in the same way: correct the producer, or \
+                 the type that it is read as"
             ),
-            Self::Codec {
-                operation,
-                key,
-                reason,
-                ..
-            } => write!(
+            Self::Codec { reason, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no \
-                 body ran; do not `forget` the key unless the body may run again: deploy the code \
-                 that reads the record, or repair it (an outcome that was settled by hand: `idem \
-                 settle --replace`)"
+                "the stored record is unreadable: {reason}; no body ran; do not `forget` the key \
+                 unless the body may run again: deploy the code that reads the record, or repair \
+                 it (an outcome that was settled by hand: `idem settle --replace`)"
             ),
-            Self::NotInstalled { operation, .. } => write!(
-                f,
-                "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at \
-                 start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
+            Self::NotInstalled { .. } => f.write_str(
+                "no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in \
+                 `idem::scope(..)`, or name one with `runtime = \"..\"`",
             ),
-            Self::Config {
-                operation, reason, ..
-            } => write!(f, "operation `{operation}`: {reason}"),
+            Self::Config { reason, .. } => f.write_str(reason),
         }
     }
 }
@@ -168,38 +114,24 @@ impl fmt::Display for Error {
 /// Writes what differs where the call acquires a lock.
 fn of_lock(error: &Error, f: &mut fmt::Formatter<'_>) -> Option<fmt::Result> {
     Some(match error {
-        Error::InFlight {
-            operation,
-            key,
-            retry_after,
-            ..
-        } => write!(
+        Error::InFlight { retry_after, .. } => write!(
             f,
-            "operation `{operation}`, key {key}: the lock has a holder; try again \
-             later, or `wait` longer: if that holder has crashed, the lock is free in \
-             {retry_after:.1?}; if this code holds the lock itself, release it first"
+            "the lock has a holder; try again later, or `wait` longer: if that holder has \
+             crashed, the lock is free in {retry_after:.1?}; if this code holds the lock itself, \
+             release it first"
         ),
-        Error::LeaseLost {
-            operation,
-            key,
-            attempt,
-            ..
-        } => write!(
+        Error::LeaseLost { attempt, .. } => write!(
             f,
-            "operation `{operation}`, key {key}: the lock with fencing number {attempt} was \
-             lost, because its lease was not renewed in time; stop the work, and acquire the \
-             lock again"
+            "the lock with fencing number {attempt} was lost, because its lease was not renewed \
+             in time; stop the work, and acquire the lock again"
         ),
-        Error::Reentrant { operation, key, .. } => write!(
-            f,
-            "operation `{operation}`, key {key}: the body of this lock acquires it \
-             again, and would wait for itself; use the `Lock` that the body was given, or \
-             another key"
+        Error::Reentrant { .. } => f.write_str(
+            "the body of this lock acquires it again, and would wait for itself; use the `Lock` \
+             that the body was given, or another key",
         ),
-        Error::MissingKey { operation, .. } => write!(
-            f,
-            "operation `{operation}`: the key of the lock is missing, or a part of it is `None` or \
-             empty; say what is locked, with `.key(..)`"
+        Error::MissingKey { .. } => f.write_str(
+            "the key of the lock is missing, or a part of it is `None` or empty; say what is \
+             locked, with `.key(..)`",
         ),
         _ => return None,
     })

@@ -254,45 +254,33 @@ impl Error {
 
     /// Returns the digest of the key by which logs name it; `None` for a call without a key.
     pub fn key(&self) -> Option<KeyDigest> {
-        match self {
-            Self::InFlight { key, .. }
-            | Self::Duplicate { key, .. }
-            | Self::AlreadyDone { key, .. }
-            | Self::FingerprintMismatch { key, .. }
-            | Self::Abandoned { key, .. }
-            | Self::AttemptsExhausted { key, .. }
-            | Self::LeaseLost { key, .. }
-            | Self::Reentrant { key, .. }
-            | Self::UnknownToken { key, .. }
-            | Self::Throttled { key, .. }
-            | Self::Store { key, .. }
-            | Self::Codec { key, .. } => Some(*key),
-            Self::MissingKey { .. }
-            | Self::MissingSubject { .. }
-            | Self::NotInstalled { .. }
-            | Self::Config { .. } => None,
-        }
+        self.called().1
     }
 
     /// Returns the name of the operation that failed.
     pub fn operation(&self) -> &str {
+        self.called().0
+    }
+
+    /// Returns the operation and the key of the call.
+    fn called(&self) -> (&str, Option<KeyDigest>) {
         match self {
-            Self::InFlight { operation, .. }
-            | Self::Duplicate { operation, .. }
-            | Self::AlreadyDone { operation, .. }
-            | Self::FingerprintMismatch { operation, .. }
-            | Self::Abandoned { operation, .. }
-            | Self::AttemptsExhausted { operation, .. }
-            | Self::LeaseLost { operation, .. }
-            | Self::MissingKey { operation, .. }
+            Self::InFlight { operation, key, .. }
+            | Self::Duplicate { operation, key, .. }
+            | Self::AlreadyDone { operation, key, .. }
+            | Self::FingerprintMismatch { operation, key, .. }
+            | Self::Abandoned { operation, key, .. }
+            | Self::AttemptsExhausted { operation, key, .. }
+            | Self::LeaseLost { operation, key, .. }
+            | Self::Reentrant { operation, key, .. }
+            | Self::UnknownToken { operation, key, .. }
+            | Self::Throttled { operation, key, .. }
+            | Self::Store { operation, key, .. }
+            | Self::Codec { operation, key, .. } => (operation, Some(*key)),
+            Self::MissingKey { operation, .. }
             | Self::MissingSubject { operation, .. }
-            | Self::Reentrant { operation, .. }
-            | Self::UnknownToken { operation, .. }
-            | Self::Throttled { operation, .. }
-            | Self::Store { operation, .. }
-            | Self::Codec { operation, .. }
             | Self::NotInstalled { operation, .. }
-            | Self::Config { operation, .. } => operation,
+            | Self::Config { operation, .. } => (operation, None),
         }
     }
 }
