@@ -300,27 +300,11 @@ pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     });
 }
 
-/// The kinds of work without a caller.
-#[derive(Debug, Clone, Copy)]
-#[cfg_attr(not(feature = "metrics"), allow(dead_code))]
-pub(crate) enum Unattended {
-    /// Steps that are tried again at the store.
-    Steps,
-    /// Detached bodies.
-    Bodies,
-}
-
-/// Changes how much work without a caller is under way.
+/// Changes how much work of one kind is under way without a caller.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub(crate) fn unattended(what: Unattended, more: f64) {
+pub(crate) fn unattended(kind: &'static str, more: f64) {
     #[cfg(feature = "metrics")]
-    {
-        let kind = match what {
-            Unattended::Steps => "steps",
-            Unattended::Bodies => "bodies",
-        };
-        catch_user_panic(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
-    }
+    catch_user_panic(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
 }
 
 /// Counts an event, or what a guarded call would have come to.

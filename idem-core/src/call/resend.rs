@@ -13,7 +13,7 @@ use crate::call::judge::StepLeft;
 use crate::call::owned::{Owned, Tried};
 use crate::error::StoreError;
 use crate::record::Ownership;
-use crate::runtime::background::CountedStep;
+use crate::runtime::background::Counted;
 
 /// The pauses before a commit or release is sent again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
@@ -25,7 +25,7 @@ const MOVES: u8 = 8;
 struct Resending {
     owned: Owned,
     /// `None` once the step has moved.
-    counted: Option<CountedStep>,
+    counted: Option<Counted>,
     /// Its tokio runtime.
     on: Option<Id>,
     moves: u8,

@@ -184,7 +184,7 @@ where
     {
         let fail = self.witness.fail;
         let lost = holder.owned().map(|owned| owned.term().lost_error());
-        let counted = runtime.map(|runtime| runtime.background.body());
+        let counted = runtime.and_then(|runtime| runtime.background.body());
         let carried_out = async move {
             let answer = self.carry_out(&mut holder, &mut bodies).await;
             // The record's step may continue in the background, so `shutdown` always sees one of

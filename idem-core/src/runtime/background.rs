@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::base::sync::Notify;
 use crate::base::sync::atomic::{AtomicUsize, Ordering};
-use crate::observe::{self, Event, Unattended};
+use crate::observe::{self, Event};
 
 pub(crate) const STEPS_LEFT: Event = Event::info("steps_left");
 
@@ -21,16 +21,26 @@ const MAX_BYTES: usize = 64 << 20;
 /// The work without a caller.
 #[derive(Default)]
 pub(crate) struct Background {
-    steps: AtomicUsize,
+    /// How much there is of each kind.
+    counts: [AtomicUsize; 4],
     /// The bytes of all outcomes that steps hold.
     bytes: AtomicUsize,
-    /// Claims to undo that the store has not answered yet.
-    unanswered: AtomicUsize,
-    bodies: AtomicUsize,
-    /// Calls whose steps are being removed.
-    removals: AtomicUsize,
     /// Signals the end of any of this work.
     ended: Notify,
+}
+
+/// A kind of work. One that ends and leaves another behind comes before it: `unfinished` reads the
+/// counts in this order.
+#[derive(Clone, Copy)]
+enum Work {
+    /// A detached body. It leaves a step.
+    Body,
+    /// A step that is tried again. It leaves a removal.
+    Step,
+    /// A claim to undo that the store has not answered yet.
+    Claim,
+    /// The removal of a call's steps.
+    Removal,
 }
 
 /// The work still under way when [`Idempotency::shutdown`](crate::Idempotency::shutdown) stopped
@@ -52,59 +62,45 @@ pub struct Unfinished {
     pub removals: usize,
 }
 
-/// A step that is tried again. It counts until it is dropped.
-pub(crate) struct CountedStep {
+/// Work that counts until it is dropped.
+pub(crate) struct Counted {
     background: Arc<Background>,
+    work: Work,
     bytes: usize,
 }
 
-/// A claim to undo. It counts until the store has answered, or it is dropped.
-pub(crate) struct CountedUndo {
-    background: Arc<Background>,
-    answered: bool,
-}
-
-/// A detached body. It counts until it is dropped.
-pub(crate) struct CountedBody(Arc<Background>);
-
-/// The removal of a call's steps: counted until it is dropped.
-pub(crate) struct CountedRemoval(Arc<Background>);
-
 impl Background {
     /// Counts a step that holds an outcome of `bytes` bytes. Returns `None` if there are too many.
-    pub(crate) fn step(self: &Arc<Self>, bytes: usize) -> Option<CountedStep> {
-        add(&self.steps, 1, MAX_STEPS)?;
-        if add(&self.bytes, bytes, MAX_BYTES).is_none() {
-            self.ends(&self.steps);
-            return None;
-        }
-        observe::unattended(Unattended::Steps, 1.0);
-        Some(CountedStep {
-            background: self.clone(),
-            bytes,
-        })
+    pub(crate) fn step(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
+        let mut step = self.count(Work::Step, MAX_STEPS)?;
+        add(&self.bytes, bytes, MAX_BYTES)?;
+        step.bytes = bytes;
+        Some(step)
     }
 
     /// Counts a claim to undo.
-    pub(crate) fn undo(self: &Arc<Self>) -> CountedUndo {
-        self.unanswered.fetch_add(1, Ordering::SeqCst);
-        CountedUndo {
-            background: self.clone(),
-            answered: false,
-        }
+    pub(crate) fn undo(self: &Arc<Self>) -> Option<Counted> {
+        self.count(Work::Claim, usize::MAX)
     }
 
     /// Counts a detached body.
-    pub(crate) fn body(self: &Arc<Self>) -> CountedBody {
-        self.bodies.fetch_add(1, Ordering::SeqCst);
-        observe::unattended(Unattended::Bodies, 1.0);
-        CountedBody(self.clone())
+    pub(crate) fn body(self: &Arc<Self>) -> Option<Counted> {
+        self.count(Work::Body, usize::MAX)
     }
 
-    /// Counts the removal of a call's steps; `None` if there are too many.
-    pub(crate) fn removal(self: &Arc<Self>) -> Option<CountedRemoval> {
-        add(&self.removals, 1, MAX_STEPS)?;
-        Some(CountedRemoval(self.clone()))
+    /// Counts the removal of a call's steps. Returns `None` if there are too many.
+    pub(crate) fn removal(self: &Arc<Self>) -> Option<Counted> {
+        self.count(Work::Removal, MAX_STEPS)
+    }
+
+    fn count(self: &Arc<Self>, work: Work, most: usize) -> Option<Counted> {
+        add(&self.counts[work as usize], 1, most)?;
+        work.report(1.0);
+        Some(Counted {
+            background: self.clone(),
+            work,
+            bytes: 0,
+        })
     }
 
     /// Waits until nothing is under way, for at most `limit`. Cancel safe.
@@ -127,13 +123,8 @@ impl Background {
     }
 
     fn unfinished(&self) -> Option<Unfinished> {
-        // A body that ends counts its step before it stops counting itself. So bodies are read
-        // first.
-        let bodies = self.bodies.load(Ordering::SeqCst);
-        let steps = self.steps.load(Ordering::SeqCst);
-        let claims = self.unanswered.load(Ordering::SeqCst);
-        // A commit counts the removal of its steps before it stops counting itself.
-        let removals = self.removals.load(Ordering::SeqCst);
+        let counts = self.counts.each_ref();
+        let [bodies, steps, claims, removals] = counts.map(|count| count.load(Ordering::SeqCst));
         (bodies + steps + claims + removals > 0).then_some(Unfinished {
             bodies,
             steps,
@@ -141,10 +132,16 @@ impl Background {
             removals,
         })
     }
+}
 
-    fn ends(&self, count: &AtomicUsize) {
-        count.fetch_sub(1, Ordering::SeqCst);
-        self.ended.notify_waiters();
+impl Work {
+    /// Changes the gauge of this kind, if it has one.
+    fn report(self, more: f64) {
+        match self {
+            Self::Body => observe::unattended("bodies", more),
+            Self::Step => observe::unattended("steps", more),
+            Self::Claim | Self::Removal => {}
+        }
     }
 }
 
@@ -162,45 +159,13 @@ fn add(count: &AtomicUsize, more: usize, limit: usize) -> Option<()> {
         .map(drop)
 }
 
-impl Drop for CountedStep {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.background
-            .bytes
-            .fetch_sub(self.bytes, Ordering::SeqCst);
-        self.background.ends(&self.background.steps);
-        observe::unattended(Unattended::Steps, -1.0);
-    }
-}
-
-impl CountedUndo {
-    /// Stops counting the claim, because the store has said whether it was carried out.
-    pub(crate) fn answered(&mut self) {
-        if !std::mem::replace(&mut self.answered, true) {
-            self.background.ends(&self.background.unanswered);
-        }
-    }
-
-    pub(crate) fn is_answered(&self) -> bool {
-        self.answered
-    }
-}
-
-impl Drop for CountedUndo {
-    fn drop(&mut self) {
-        self.answered();
-    }
-}
-
-impl Drop for CountedBody {
-    fn drop(&mut self) {
-        self.0.ends(&self.0.bodies);
-        observe::unattended(Unattended::Bodies, -1.0);
-    }
-}
-
-impl Drop for CountedRemoval {
-    fn drop(&mut self) {
-        self.0.ends(&self.0.removals);
+        let background = &self.background;
+        background.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        background.counts[self.work as usize].fetch_sub(1, Ordering::SeqCst);
+        background.ended.notify_waiters();
+        self.work.report(-1.0);
     }
 }
 
@@ -262,7 +227,7 @@ mod tests {
         let background = Arc::new(Background::default());
         let mut claims: Vec<_> = (0..MAX_STEPS * 2).map(|_| background.undo()).collect();
         assert!(background.step(1).is_some());
-        claims.iter_mut().skip(1).for_each(CountedUndo::answered);
+        claims.truncate(1);
         assert_eq!(
             background.unfinished(),
             Some(Unfinished {

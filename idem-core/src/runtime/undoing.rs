@@ -25,7 +25,7 @@ use crate::error::StoreError;
 use crate::lease::keeper::{Known, LeaseKeepers};
 use crate::observe::{Event, Observer};
 use crate::record::{Owner, Ownership, RecordId, Release, ReleaseTo};
-use crate::runtime::background;
+use crate::runtime::background::Counted;
 use crate::store::AnyStore;
 
 pub(crate) const NOT_RELEASED: Event = Event::warn("not_released");
@@ -72,7 +72,8 @@ pub(crate) struct UnansweredClaim {
     /// When its lease would have expired.
     until: Instant,
     pauses: Backoff,
-    counted: background::CountedUndo,
+    /// `None` once the store has said whether it was carried out.
+    counted: Option<Counted>,
 }
 
 impl UnansweredClaim {
@@ -82,7 +83,7 @@ impl UnansweredClaim {
         owner: Owner,
         keep: Duration,
         until: Instant,
-        counted: background::CountedUndo,
+        counted: Option<Counted>,
     ) -> Self {
         Self {
             id,
@@ -104,7 +105,7 @@ impl Claims {
     fn add(&mut self, claim: UnansweredClaim, due: Instant) -> Option<UnansweredClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
-        let claims = if claim.counted.is_answered() {
+        let claims = if claim.counted.is_none() {
             &mut self.answered
         } else {
             &mut self.unanswered
@@ -225,7 +226,7 @@ impl Undoing {
     }
 
     fn leaves_out(&self, claim: Option<UnansweredClaim>) {
-        if let Some(claim) = claim.filter(|claim| !claim.counted.is_answered()) {
+        if let Some(claim) = claim.filter(|claim| claim.counted.is_some()) {
             self.gives_up(
                 &claim,
                 &"too many others are being undone (64 MiB of them, about 300,000)",
@@ -248,12 +249,8 @@ impl Undoing {
     /// Tries once to undo a claim.
     async fn undo(&self, claim: &mut UnansweredClaim) -> After {
         let to = ReleaseTo::Undone { keep: claim.keep };
-        let release = self.store.release(Release {
-            id: claim.id.clone(),
-            owner: claim.owner,
-            to,
-            names_run: false,
-        });
+        let release = Release::new(claim.id.clone(), claim.owner, to);
+        let release = self.store.release(release);
         // A store that panics has not answered.
         let answer = AssertUnwindSafe(release)
             .catch_unwind()
@@ -265,7 +262,7 @@ impl Undoing {
                     .decided(Event::info("given_back"), &claim.id, 0);
                 return After::Over;
             }
-            Ok(Ownership::Lost) => claim.counted.answered(),
+            Ok(Ownership::Lost) => claim.counted = None,
             Err(_) => {}
         }
         let now = clock::now();
@@ -519,10 +516,10 @@ mod tests {
             many += 1;
             let mut claim = claim(many, &background);
             if many % 2 == 0 {
-                claim.counted.answered();
+                claim.counted = None;
             }
             if let Some(left_out) = claims.add(claim, now) {
-                assert!(left_out.counted.is_answered());
+                assert!(left_out.counted.is_none());
                 break;
             }
         }
@@ -531,7 +528,7 @@ mod tests {
             assert!(
                 claims
                     .add(claim(many + key, &background), now)
-                    .is_some_and(|left_out| left_out.counted.is_answered())
+                    .is_some_and(|left_out| left_out.counted.is_none())
             );
         }
         assert!(claims.bytes <= MAX_BYTES && claims.unanswered.len() > claims.answered.len());

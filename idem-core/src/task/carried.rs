@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tracing::{Instrument as _, Span};
 
-use crate::runtime::background::CountedBody;
+use crate::runtime::background::Counted;
 use crate::runtime::handle::Idempotency;
 use crate::task::inherited::Inherited;
 
@@ -20,7 +20,7 @@ pub struct FinishInBackground<T: Send + 'static> {
     handle: Option<Handle>,
     /// Dropped after the future, whose step may continue in the background, so that `shutdown`
     /// always sees one of the two. `None` if the runtime is disabled, which counts nothing.
-    counted: Option<CountedBody>,
+    counted: Option<Counted>,
     inherited: Option<Inherited>,
     span: Span,
 }
@@ -53,7 +53,7 @@ pub fn finish_in_background<T: Send + 'static>(
         counted: runtime
             .runtime
             .as_ref()
-            .map(|runtime| runtime.background.body()),
+            .and_then(|runtime| runtime.background.body()),
         inherited: Some(Inherited::here()),
         span: Span::current(),
     }
