@@ -6,11 +6,9 @@
 //! was sent, and is nine tenths of the retention, so that the rates of the two clocks may differ,
 //! as for a lease. The cache does not notice if another process forgets the record.
 
-use std::any::Any;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, FutureExt as _};
 use quick_cache::UnitWeighter;
@@ -19,10 +17,7 @@ use tokio::time::Instant;
 
 use crate::adapter::engine::sync::{Mutex, MutexGuard};
 use crate::adapter::engine::{DynStore, FirstSent, StepAnswer, clock, reserved};
-use crate::record::{
-    Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release,
-    Removed, Renewal,
-};
+use crate::record::{Commit, Encoded, Ownership, RecordId, Removed};
 use crate::{Builder, Fingerprint, StoreError};
 
 /// The largest outcome that is cached. The cache limits the number of its entries, so this limits
@@ -75,12 +70,8 @@ struct Cached {
 }
 
 impl DynStore for Cached {
-    fn as_any(&self) -> &dyn Any {
-        self.inside.as_any()
-    }
-
-    fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
-        self.inside.claim(claim)
+    fn inside(&self) -> &dyn DynStore {
+        &*self.inside
     }
 
     fn commit(
@@ -101,37 +92,6 @@ impl DynStore for Cached {
             answer
         };
         Either::Right(answered.boxed())
-    }
-
-    fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
-        self.inside.release(release)
-    }
-
-    fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>> {
-        self.inside.issue(issues)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        renewals: &'a [Renewal],
-    ) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>> {
-        self.inside.renew(renewals)
-    }
-
-    fn wait<'a>(
-        &'a self,
-        id: &'a RecordId,
-        attempt: u64,
-        limit: Duration,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inside.wait(id, attempt, limit)
-    }
-
-    fn inspect<'a>(
-        &'a self,
-        id: &'a RecordId,
-    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
-        self.inside.inspect(id)
     }
 
     fn remove<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Removed, StoreError>> {
@@ -251,8 +211,10 @@ impl Drop for Removing<'_> {
 mod tests {
     use bytes::Bytes;
 
+    use std::time::Duration;
+
     use super::*;
-    use crate::record::{CodecId, Owner};
+    use crate::record::{Claim, Claimed, CodecId, Owner};
     use crate::store::{AnyStore, StoreHandle};
     use crate::{Idempotency, Key, MemoryStore};
 

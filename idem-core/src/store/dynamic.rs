@@ -133,10 +133,15 @@ pub(crate) struct FirstSent {
     pub(crate) mark: u64,
 }
 
-/// A [`Store`] behind a pointer, or a store around one.
+/// A [`Store`] behind a pointer, or a store around one, which passes on what it does not change.
 pub(crate) trait DynStore: Send + Sync + 'static {
+    /// The store that this one is around. A [`Store`] is around none.
+    fn inside(&self) -> &dyn DynStore;
+
     /// The [`Store`] itself, whatever is around it.
-    fn as_any(&self) -> &dyn Any;
+    fn as_any(&self) -> &dyn Any {
+        self.inside().as_any()
+    }
 
     /// Whether the store is in this process, so that asking it less often saves nothing.
     fn is_local(&self) -> bool {
@@ -148,7 +153,10 @@ pub(crate) trait DynStore: Send + Sync + 'static {
         Owner::generate()
     }
 
-    fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed>;
+    fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
+        self.inside().claim(claim)
+    }
+
     /// `first_sent` stays with the sender, which may send the commit again: the outcome's retention
     /// may have begun with the first time.
     fn commit(
@@ -156,23 +164,41 @@ pub(crate) trait DynStore: Send + Sync + 'static {
         commit: Commit,
         first_sent: &mut Option<FirstSent>,
     ) -> StepAnswer<'_, Ownership>;
-    fn release(&self, release: Release) -> StepAnswer<'_, Ownership>;
-    fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>>;
+
+    fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
+        self.inside().release(release)
+    }
+
+    fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>> {
+        self.inside().issue(issues)
+    }
+
     fn renew<'a>(
         &'a self,
         renewals: &'a [Renewal],
-    ) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>>;
+    ) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>> {
+        self.inside().renew(renewals)
+    }
+
     fn wait<'a>(
         &'a self,
         id: &'a RecordId,
         attempt: u64,
         limit: Duration,
-    ) -> BoxFuture<'a, Result<(), StoreError>>;
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.inside().wait(id, attempt, limit)
+    }
+
     fn inspect<'a>(
         &'a self,
         id: &'a RecordId,
-    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>>;
-    fn remove<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Removed, StoreError>>;
+    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
+        self.inside().inspect(id)
+    }
+
+    fn remove<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Removed, StoreError>> {
+        self.inside().remove(id)
+    }
 
     /// Returns the outcome of a key and its attempt, for a call with this fingerprint, if no
     /// request is needed for it.
@@ -190,6 +216,10 @@ pub(crate) trait DynStore: Send + Sync + 'static {
 }
 
 impl<S: Store> DynStore for S {
+    fn inside(&self) -> &dyn DynStore {
+        self
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

@@ -1,25 +1,18 @@
 //! The store as a runtime holds it.
 
-use std::any::Any;
-use std::time::Duration;
-
-use futures_util::future::{BoxFuture, Either, ready};
+use futures_util::future::{Either, ready};
 use tokio::time::Instant;
 
 use super::MemoryStore;
-use crate::StoreError;
 use crate::adapter::engine::{DynStore, FirstSent, StepAnswer};
-use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release,
-    Removed, Renewal,
-};
+use crate::record::{Claim, Claimed, Commit, Owner, Ownership, Release};
 
 /// The store as a runtime holds it. The steps of a call need no boxes, because each is done when it
 /// is called.
 pub(super) struct InProcess(pub(super) MemoryStore);
 
 impl DynStore for InProcess {
-    fn as_any(&self) -> &dyn Any {
+    fn inside(&self) -> &dyn DynStore {
         &self.0
     }
 
@@ -42,36 +35,5 @@ impl DynStore for InProcess {
 
     fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
         Either::Left(ready(Ok(self.0.release_now(&release))))
-    }
-
-    fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>> {
-        DynStore::issue(&self.0, issues)
-    }
-
-    fn renew<'a>(
-        &'a self,
-        renewals: &'a [Renewal],
-    ) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>> {
-        DynStore::renew(&self.0, renewals)
-    }
-
-    fn wait<'a>(
-        &'a self,
-        id: &'a RecordId,
-        attempt: u64,
-        limit: Duration,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        DynStore::wait(&self.0, id, attempt, limit)
-    }
-
-    fn inspect<'a>(
-        &'a self,
-        id: &'a RecordId,
-    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
-        DynStore::inspect(&self.0, id)
-    }
-
-    fn remove<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Removed, StoreError>> {
-        DynStore::remove(&self.0, id)
     }
 }
