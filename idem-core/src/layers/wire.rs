@@ -188,7 +188,7 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         _ => return Err(WireError::Foreign),
     };
     if let b'c' | b'e' = state {
-        let committed = decode_committed(text, state == b'e', version == b'3', fields);
+        let committed = decode_committed(text, |check, payload| intact(text, check, payload));
         return committed.ok_or(damaged).map(Parsed::Record);
     }
     let fields = match fields {
@@ -216,40 +216,14 @@ pub const HEAD: usize = 2048;
 ///
 /// As [`decode`].
 pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
-    let (version, is_error) = match text.as_ref() {
-        [b'i', version @ (b'1' | b'3'), state @ (b'c' | b'e'), ..] => (*version, *state == b'e'),
-        _ => return decode(text),
-    };
-    let head = || {
-        let says_more = version == b'3';
-        let mut parts = text
-            .get(3..)?
-            .splitn(6 + usize::from(says_more), |byte| *byte == b' ');
-        let empty = parts.next()?;
-        let attempt = parts.next()?;
-        let codec = parts.next()?;
-        let print = parts.next()?;
-        let metadata = if says_more {
-            Some(Arc::new(metadata(parts.next()?)?))
-        } else {
-            None
-        };
-        let check = parts.next()?;
-        parts.next()?;
-        let outcome = Encoded {
-            is_error,
-            codec: CodecId::parse(codec)?,
-            payload: Bytes::new(),
-            metadata,
-        };
-        let record = Record::Committed {
-            attempt: number(attempt)?,
-            fingerprint: fingerprint(print)?,
-            outcome,
-        };
-        (empty.is_empty() && check.len() == 6).then_some(Parsed::Record(record))
-    };
-    head().ok_or(WireError::Damaged)
+    match text.as_ref() {
+        [b'i', b'1' | b'3', b'c' | b'e', ..] => {
+            let without = |check: &[u8], _: &[u8]| (check.len() == 6).then(Bytes::new);
+            let committed = decode_committed(text, without);
+            committed.map(Parsed::Record).ok_or(WireError::Damaged)
+        }
+        _ => decode(text),
+    }
 }
 
 /// Returns the lowest version that can express a record in flight.
@@ -298,18 +272,12 @@ fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
 /// Reads the fields of each record in flight.
 fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<InFlight> {
     let (&letter, of) = fields.next()?.split_last()?;
-    Some(InFlight {
-        owner: owner(of)?,
-        origin: origin(letter)?,
-        attempt: number(fields.next()?)?,
-        lease: Duration::from_millis(number(fields.next()?)?),
-        hold: Duration::from_millis(number(fields.next()?)?),
-        fingerprint: fingerprint(fields.next()?)?,
-        questions: 0,
-        took_over: None,
-        metadata: None,
-        run: None,
-    })
+    let (owner, origin) = (owner(of)?, origin(letter)?);
+    let attempt = number(fields.next()?)?;
+    let lease = Duration::from_millis(number(fields.next()?)?);
+    let hold = Duration::from_millis(number(fields.next()?)?);
+    let fingerprint = fingerprint(fields.next()?)?;
+    Some(InFlight::new(owner, attempt, origin, lease, hold).with_fingerprint(fingerprint))
 }
 
 fn decode_released(has_run: bool, fields: &[u8]) -> Option<Record> {
@@ -362,12 +330,15 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
     fields.next().is_none().then_some(parsed)
 }
 
+/// Reads a committed record, of whose check and payload `payload` makes the outcome's.
 fn decode_committed(
-    text: &Bytes,
-    is_error: bool,
-    says_more: bool,
-    fields: &[u8],
+    text: &[u8],
+    payload: impl FnOnce(&[u8], &[u8]) -> Option<Bytes>,
 ) -> Option<Record> {
+    let [_, version, state, fields @ ..] = text else {
+        return None;
+    };
+    let says_more = *version == b'3';
     let mut parts = fields.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
     let empty = parts.next()?;
     let attempt = parts.next()?;
@@ -378,20 +349,23 @@ fn decode_committed(
     } else {
         None
     };
-    let check = parts.next()?;
-    let payload = parts.next()?;
-    let header_len = text.len() - payload.len() - check.len() - 1;
-    let intact = empty.is_empty() && check == checksum(text.get(..header_len)?, payload);
-    intact.then_some(Record::Committed {
+    let payload = payload(parts.next()?, parts.next()?)?;
+    empty.is_empty().then_some(Record::Committed {
         attempt: number(attempt)?,
         fingerprint: fingerprint(print)?,
         outcome: Encoded {
-            is_error,
+            is_error: *state == b'e',
             codec: CodecId::parse(codec)?,
-            payload: text.slice_ref(payload),
+            payload,
             metadata,
         },
     })
+}
+
+/// Returns the payload, if it and the header are as they were written.
+fn intact(text: &Bytes, check: &[u8], payload: &[u8]) -> Option<Bytes> {
+    let header = text.get(..text.len() - payload.len() - check.len() - 1)?;
+    (check == checksum(header, payload)).then(|| text.slice_ref(payload))
 }
 
 fn metadata(text: &[u8]) -> Option<Metadata> {
