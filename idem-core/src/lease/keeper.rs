@@ -85,9 +85,8 @@ struct State {
 
 /// A lease's entry with its keeper. Dropping it ends the renewal.
 pub(crate) struct Enrolled {
-    /// `None` without a tokio runtime: the lease is not renewed.
-    keeper: Option<Arc<LeaseKeeper>>,
-    place: Option<usize>,
+    /// The keeper, and the place there. `None` without a tokio runtime: the lease is not renewed.
+    at: Option<(Arc<LeaseKeeper>, usize)>,
     pub(crate) term: Arc<Term>,
 }
 
@@ -105,41 +104,28 @@ impl LeaseKeepers {
         let term = Arc::new(term);
         match Handle::try_current() {
             Ok(handle) => self.enrol_on(&handle, term),
-            Err(_) => Enrolled {
-                keeper: None,
-                place: None,
-                term,
-            },
+            Err(_) => Enrolled { at: None, term },
         }
     }
 
     /// Lets the keeper of this tokio runtime renew a lease.
     pub(crate) fn enrol_on(&self, handle: &Handle, term: Arc<Term>) -> Enrolled {
-        let mut keeper = self.keeper_of(handle);
-        let mut taken = keeper.take(&term);
-        if taken.is_none() {
-            // That tokio runtime has ended, and another one may have its id now.
-            keeper = self.keeper_of(handle);
-            taken = keeper.take(&term);
-        }
-        let Some((place, is_earlier)) = taken else {
-            return Enrolled {
-                keeper: None,
-                place: None,
-                term,
+        // The second time if that tokio runtime has ended: another one may have its id now.
+        for _ in 0..2 {
+            let keeper = self.keeper_of(handle);
+            let Some((place, is_earlier)) = keeper.take(&term) else {
+                continue;
             };
-        };
-        if is_earlier {
-            // This is rare: once the keeper knows how long leases are, it looks often enough by
-            // itself.
-            let keeper = keeper.clone();
-            elsewhere(handle, move || keeper.wake.notify_one());
+            if is_earlier {
+                // This is rare: once the keeper knows how long leases are, it looks often enough by
+                // itself.
+                let keeper = keeper.clone();
+                elsewhere(handle, move || keeper.wake.notify_one());
+            }
+            let at = Some((keeper, place));
+            return Enrolled { at, term };
         }
-        Enrolled {
-            keeper: Some(keeper),
-            place: Some(place),
-            term,
-        }
+        Enrolled { at: None, term }
     }
 
     pub(crate) fn round_trips(&self) -> &RoundTrips {
@@ -231,16 +217,13 @@ impl Drop for LeaseKeepers {
 impl Enrolled {
     /// Takes the place with the keeper, which stays.
     pub(crate) fn take(&mut self) -> Self {
-        Self {
-            keeper: self.keeper.take(),
-            place: self.place.take(),
-            term: self.term.clone(),
-        }
+        let (at, term) = (self.at.take(), self.term.clone());
+        Self { at, term }
     }
 
     /// Ends the renewal: the lease expires.
     pub(crate) fn stop(&mut self) {
-        if let (Some(keeper), Some(place)) = (&self.keeper, self.place.take()) {
+        if let Some((keeper, place)) = self.at.take() {
             let mut state = keeper.state();
             let removed = state.leases.remove(place);
             let closed = state.closed;

@@ -134,9 +134,9 @@ async fn a_keeper_that_has_ended_is_given_no_lease_whatever_its_id() {
     assert!(ended.take(&Arc::new(term(HOUR))).is_none());
     assert!(
         lease
-            .keeper
+            .at
             .as_ref()
-            .is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended))
+            .is_some_and(|(keeper, _)| !Arc::ptr_eq(keeper, &ended))
     );
     assert!(
         keepers.known.another(None).is_some()
@@ -162,7 +162,7 @@ fn a_keeper_ends_with_its_tokio_runtime_which_is_no_place_for_work_then() {
     assert!(keepers.known.another(None).is_none());
     // A lease that is enrolled there all the same is nobody's to renew, and is not left waiting.
     let lease = keepers.enrol_on(&handle, Arc::new(term(HOUR)));
-    assert!(lease.keeper.is_none() && lease.place.is_none());
+    assert!(lease.at.is_none());
 }
 
 #[tokio::test(start_paused = true)]
