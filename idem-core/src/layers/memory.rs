@@ -193,30 +193,6 @@ impl MemoryStore {
         }))
     }
 
-    /// Makes a store whose sweeper the explorer controls, with the clock of the test.
-    #[cfg(all(test, shuttle))]
-    pub(crate) fn swept(clock: impl Clock) -> Self {
-        Self::build(DEFAULT_CAPACITY, Box::new(clock), Some(Sweeper::new()))
-    }
-
-    /// Tells the sweeper that the test's clock has moved.
-    #[cfg(all(test, shuttle))]
-    pub(crate) fn time_passes(&self) {
-        if let Some(sweeper) = &self.0.sweeper {
-            sweeper.time_is(nanos(self.0.clock.elapsed()));
-        }
-    }
-
-    /// The number of records with waiters.
-    #[cfg(all(test, shuttle))]
-    pub(crate) fn waiting(&self) -> usize {
-        self.0
-            .shards
-            .iter()
-            .map(|shard| lock(shard).waiters.len())
-            .sum()
-    }
-
     /// Runs one atomic step on the record of an id.
     pub(crate) fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut LockedStep<'_>) -> T) -> T {
         let room = &self.0.room;
@@ -551,4 +527,32 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A poisoned lock is used on. Only the application's clock can panic under it, before anything
     // was changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, shuttle))]
+mod hooks {
+    use super::*;
+
+    impl MemoryStore {
+        /// Makes a store whose sweeper the explorer controls, with the clock of the test.
+        pub(crate) fn swept(clock: impl Clock) -> Self {
+            Self::build(DEFAULT_CAPACITY, Box::new(clock), Some(Sweeper::new()))
+        }
+
+        /// Tells the sweeper that the test's clock has moved.
+        pub(crate) fn time_passes(&self) {
+            if let Some(sweeper) = &self.0.sweeper {
+                sweeper.time_is(nanos(self.0.clock.elapsed()));
+            }
+        }
+
+        /// The number of records with waiters.
+        pub(crate) fn waiting(&self) -> usize {
+            self.0
+                .shards
+                .iter()
+                .map(|shard| lock(shard).waiters.len())
+                .sum()
+        }
+    }
 }

@@ -163,37 +163,41 @@ impl Sweeper {
     }
 }
 
-#[cfg(all(test, shuttle))]
-impl Sweeper {
-    /// Tells the thread the time of a test's clock, and ends a sleep that is over by then.
-    pub(super) fn time_is(&self, now: u64) {
-        let mut state = self.state();
-        if self.looks_at.load(Ordering::SeqCst) <= now {
-            state.is_called = true;
-            self.changed.notify_all();
+#[cfg(test)]
+mod hooks {
+    use super::*;
+
+    #[cfg(shuttle)]
+    impl Sweeper {
+        /// Tells the thread the time of a test's clock, and ends a sleep that is over by then.
+        pub(in crate::layers::memory) fn time_is(&self, now: u64) {
+            let mut state = self.state();
+            if self.looks_at.load(Ordering::SeqCst) <= now {
+                state.is_called = true;
+                self.changed.notify_all();
+            }
         }
     }
-}
 
-#[cfg(test)]
-impl Sweeper {
-    /// Whether there is a thread.
-    pub(super) fn is_running(&self) -> bool {
-        self.state().is_running
-    }
+    impl Sweeper {
+        /// Whether there is a thread.
+        pub(in crate::layers::memory) fn is_running(&self) -> bool {
+            self.state().is_running
+        }
 
-    /// Makes the thread look, if it runs, and waits for the look to end.
-    pub(super) fn look_now(&self) {
-        let mut state = self.state();
-        // One look may have begun already.
-        let enough = state.looks + 2;
-        while state.looks < enough && state.is_running {
-            state.is_called = true;
-            self.changed.notify_all();
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+        /// Makes the thread look, if it runs, and waits for the look to end.
+        pub(in crate::layers::memory) fn look_now(&self) {
+            let mut state = self.state();
+            // One look may have begun already.
+            let enough = state.looks + 2;
+            while state.looks < enough && state.is_running {
+                state.is_called = true;
+                self.changed.notify_all();
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
 }
