@@ -52,13 +52,10 @@ pub enum Lookup<T> {
     Unknown,
 }
 
-/// As [`Lookup`], before the outcome is decoded.
-#[derive(Debug)]
-pub(crate) struct Undecoded(Lookup<Recorded>);
-
-impl Undecoded {
+impl Lookup<Recorded> {
+    /// Decodes the outcome.
     pub(crate) fn decode<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
-        Ok(match self.0 {
+        Ok(match self {
             Lookup::Outcome(recorded) => Lookup::Outcome(recorded.decode()?),
             Lookup::Error(recorded) => Lookup::Error(recorded),
             Lookup::InFlight {
@@ -80,22 +77,17 @@ impl Undecoded {
 impl Runtime {
     /// Asks the store what it has at a key. This is one step that changes nothing, so a drop or a
     /// failure leaves nothing to undo.
-    pub(crate) async fn lookup(&self, request: &Request) -> Result<Undecoded, Error> {
+    pub(crate) async fn lookup(&self, request: &Request) -> Result<Lookup<Recorded>, Error> {
         if let Some(admission) = &request.admission
             && let Err(why) = admission.admit(&request.id, clock::now())
         {
             return match self.reject(request, why) {
                 // The key was never issued to this caller, so it was never used.
-                Error::UnknownToken { .. } => Ok(Undecoded(Lookup::Unknown)),
+                Error::UnknownToken { .. } => Ok(Lookup::Unknown),
                 error => Err(error),
             };
         }
-        let info = self
-            .store
-            .inspect(&request.id)
-            .await
-            .map_err(|error| self.failed(&request.id, error))?;
-        let Some(info) = info else {
+        let Some(info) = self.inspect(&request.id).await? else {
             if request.admission.is_some() {
                 // Counts as a call does, so that lookups do not help to guess.
                 let _counted = self.reject(request, Rejected::NotIssued { is_expired: false });
@@ -111,7 +103,7 @@ impl Runtime {
     }
 
     /// Reports what was found at the key.
-    fn found_record(&self, request: &Request, info: RecordInfo) -> Undecoded {
+    fn found_record(&self, request: &Request, info: RecordInfo) -> Lookup<Recorded> {
         let RecordInfo {
             state,
             attempt,
@@ -163,9 +155,9 @@ impl Runtime {
         attempt: u64,
         what: &str,
         lookup: Lookup<Recorded>,
-    ) -> Undecoded {
+    ) -> Lookup<Recorded> {
         self.observer
             .report(Event::debug("looked_up"), &request.id, attempt, Some(&what));
-        Undecoded(lookup)
+        lookup
     }
 }

@@ -319,13 +319,6 @@ pub(crate) fn digest_after(text: &mut String, start: usize) {
     URL_SAFE_NO_PAD.encode_string(digest.as_bytes(), text);
 }
 
-/// Appends a digest as a key to `text`. No value encodes to such a key: a part contains no `~`, and
-/// the digest of a long key is longer.
-pub(crate) fn write_digest_after(text: &mut String, digest: &[u8; 16]) {
-    text.push_str("~t");
-    URL_SAFE_NO_PAD.encode_string(digest, text);
-}
-
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", KeyDigest::of(&self.0))

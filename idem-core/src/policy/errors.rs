@@ -215,12 +215,6 @@ pub(crate) enum Next {
     Then(Then),
 }
 
-impl Default for Tries {
-    fn default() -> Self {
-        Self::new(Then::Release)
-    }
-}
-
 impl Tries {
     pub(crate) fn new(unlisted: Then) -> Self {
         Self {
@@ -405,7 +399,7 @@ mod tests {
     use super::*;
 
     fn pauses(retry: Retry) -> (Vec<Duration>, Next) {
-        let mut tries = Tries::default();
+        let mut tries = Tries::new(Then::Release);
         let mut pauses = Vec::new();
         loop {
             match tries.next(ErrorAction::Retry(retry)) {
@@ -457,7 +451,7 @@ mod tests {
 
     #[test]
     fn retries_are_counted_over_all_errors_of_a_call() {
-        let mut tries = Tries::default();
+        let mut tries = Tries::new(Then::Release);
         assert!(matches!(
             tries.next(ErrorAction::Retry(Retry::new(1))),
             Next::Retry { .. }

@@ -48,10 +48,7 @@ impl RecordId {
     /// of [steps](super::is_step).
     pub fn new(operation: &str, key: &Key) -> Option<Self> {
         let name = operation.strip_prefix(STEP_PREFIX).unwrap_or(operation);
-        is_valid_operation(name).then(|| Self {
-            text: [operation, ":", key.as_str()].concat().into(),
-            operation_len: operation.len(),
-        })
+        is_valid_operation(name).then(|| Self::of_encoded(operation, key.as_str()))
     }
 
     /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is
@@ -75,19 +72,6 @@ impl RecordId {
             SCRATCH.set(text);
         }
         id
-    }
-
-    /// Joins an operation's valid name and a digest that stands for the key. No value encodes to
-    /// such a key.
-    pub(crate) fn of_digest(operation: &str, digest: &[u8; 16]) -> Self {
-        let mut text = String::with_capacity(operation.len() + 25);
-        text.push_str(operation);
-        text.push(':');
-        key::write_digest_after(&mut text, digest);
-        Self {
-            text: text.into(),
-            operation_len: operation.len(),
-        }
     }
 
     /// Joins an operation's valid name and an encoded key.

@@ -92,61 +92,55 @@ pub struct RecordInfo {
 impl RecordInfo {
     /// Describes a record that expires in `left` by the store's clock.
     pub fn new(record: &Record, left: Duration) -> Self {
-        let mut lease_age = None;
-        let mut lease_left = None;
-        let mut expires_in = left;
-        let state = match record {
+        let mut info = Self {
+            state: RecordState::Done,
+            attempt: record.attempt(),
+            fingerprint: record.fingerprint(),
+            is_error: false,
+            outcome: None,
+            audit_age: None,
+            lease_age: None,
+            lease_left: None,
+            expires_in: left,
+            trace: None,
+            outcome_type: None,
+            run: None,
+        };
+        let mut metadata = None;
+        info.state = match record {
             Record::Issued { grace } if left > *grace => {
-                expires_in = left.saturating_sub(*grace);
+                info.expires_in = left.saturating_sub(*grace);
                 RecordState::Issued
             }
             Record::Issued { .. } => RecordState::Expired,
             Record::InFlight(held) => {
-                (lease_age, lease_left) = (Some(held.lease_age(left)), held.lease_left(left));
-                if lease_left.is_some() {
-                    RecordState::InFlight
-                } else {
-                    RecordState::Abandoned
+                metadata = held.metadata.as_deref();
+                info.run = Some(held.run());
+                info.lease_age = Some(held.lease_age(left));
+                info.lease_left = held.lease_left(left);
+                match info.lease_left {
+                    Some(_) => RecordState::InFlight,
+                    None => RecordState::Abandoned,
                 }
             }
-            Record::Released { .. } => RecordState::Released,
-            Record::Committed { .. } => RecordState::Committed,
+            Record::Released { run, .. } => {
+                info.run = *run;
+                RecordState::Released
+            }
+            Record::Committed { outcome, .. } => {
+                metadata = outcome.metadata.as_deref();
+                info.is_error = outcome.is_error;
+                info.outcome = Some(outcome.clone());
+                RecordState::Committed
+            }
             Record::Done { .. } => RecordState::Done,
         };
-        let outcome = match record {
-            Record::Committed { outcome, .. } => Some(outcome.clone()),
-            _ => None,
-        };
-        let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-        let metadata = match record {
-            Record::InFlight(held) => held.metadata.as_deref(),
-            _ => outcome
-                .as_ref()
-                .and_then(|outcome| outcome.metadata.as_deref()),
-        };
-        let audit_age = metadata
-            .and_then(|metadata| metadata.audit.as_ref())
-            .map(|audit| audit.kept_for.saturating_sub(left));
-        let trace = metadata.and_then(|metadata| metadata.trace.clone());
-        let outcome_type = metadata.and_then(|metadata| metadata.type_name.clone());
-        let run = match record {
-            Record::InFlight(held) => Some(held.run()),
-            Record::Released { run, .. } => *run,
-            _ => None,
-        };
-        Self {
-            state,
-            attempt: record.attempt(),
-            fingerprint: record.fingerprint(),
-            is_error,
-            outcome,
-            audit_age,
-            lease_age,
-            lease_left,
-            expires_in,
-            trace,
-            outcome_type,
-            run,
+        if let Some(metadata) = metadata {
+            let audit = metadata.audit.as_ref();
+            info.audit_age = audit.map(|audit| audit.kept_for.saturating_sub(left));
+            info.trace.clone_from(&metadata.trace);
+            info.outcome_type.clone_from(&metadata.type_name);
         }
+        info
     }
 }

@@ -148,31 +148,15 @@ impl Commit {
     /// Returns the record that this commit replaces, if it is unchanged since the claim. `None` if
     /// the owner does not know all of it, as after a take-over.
     pub fn in_flight(&self) -> Option<InFlight> {
-        let Self {
-            owner,
-            attempt,
-            fingerprint,
-            ..
-        } = *self;
         let AsClaimed {
             origin,
             lease,
             hold,
-        } = self
-            .as_claimed
-            .filter(|claimed| claimed.origin != Origin::Abandoned)?;
-        let metadata = self.claim_metadata.clone();
-        Some(InFlight {
-            owner,
-            attempt,
-            origin,
-            lease,
-            hold,
-            fingerprint,
-            questions: 0,
-            took_over: None,
-            metadata,
-            run: None,
+        } = self.as_claimed?;
+        (origin != Origin::Abandoned).then(|| InFlight {
+            fingerprint: self.fingerprint,
+            metadata: self.claim_metadata.clone(),
+            ..InFlight::new(self.owner, self.attempt, origin, lease, hold)
         })
     }
 

@@ -43,16 +43,9 @@ impl Claim {
     /// record, see [`taking_over`](Self::taking_over).)
     pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
         InFlight {
-            owner: self.owner,
-            attempt,
-            origin,
-            lease: self.lease,
-            hold: self.hold,
             fingerprint: self.fingerprint,
-            questions: 0,
-            took_over: None,
             metadata: self.metadata.clone(),
-            run: None,
+            ..InFlight::new(self.owner, attempt, origin, self.lease, self.hold)
         }
     }
 
@@ -68,11 +61,7 @@ impl Claim {
 
     /// Returns the description of the record that this claim wrote, for a commit by its owner.
     pub fn as_claimed(&self, origin: Origin) -> AsClaimed {
-        AsClaimed {
-            origin,
-            lease: self.lease,
-            hold: self.hold,
-        }
+        AsClaimed::new(origin, self.lease, self.hold)
     }
 }
 

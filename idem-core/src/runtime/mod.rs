@@ -18,7 +18,7 @@ use crate::observe::Observer;
 use crate::outcome::codec::AnyCodec;
 use crate::policy::errors::Then;
 use crate::policy::settings::Settings;
-use crate::record::{Owner, RecordId, RecordState, is_step};
+use crate::record::{Owner, RecordId, RecordInfo, RecordState, is_step};
 use crate::runtime::background::Background;
 use crate::runtime::flight::Flights;
 use crate::runtime::rejected::{Rejected, of_failure};
@@ -63,11 +63,17 @@ impl Runtime {
         Rejected::Store(error).error(id)
     }
 
+    /// Looks at a record.
+    pub(crate) async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, Error> {
+        let found = self.store.inspect(id).await;
+        found.map_err(|error| self.failed(id, error))
+    }
+
     /// Looks up the run that goes on at a key, and whose steps a next attempt would see: in its
     /// record, or in that [beside](RecordId::beside) a transaction.
     pub(crate) async fn run_of(&self, id: &RecordId) -> Result<Option<Owner>, Error> {
         let failed = |error| self.failed(id, error);
-        let found = self.store.inspect(id).await.map_err(failed)?;
+        let found = self.inspect(id).await?;
         let may_be_beside = found
             .as_ref()
             .is_none_or(|found| matches!(found.state, RecordState::Released | RecordState::Issued));

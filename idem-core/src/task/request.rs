@@ -94,15 +94,9 @@ impl Request {
             Some(own) => (own, own.max(seconds(settings.times.least_secs))),
         };
         Commit {
-            id: self.id.clone(),
-            owner,
-            attempt,
             fingerprint: self.fingerprint,
-            outcome,
-            ttl,
             remember,
-            as_claimed: None,
-            claim_metadata: None,
+            ..Commit::new(self.id.clone(), owner, attempt, outcome, ttl)
         }
     }
 

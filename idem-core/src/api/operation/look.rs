@@ -23,11 +23,7 @@ impl Operation<'_> {
         let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
             return Ok(None);
         };
-        runtime
-            .store
-            .inspect(&request.id)
-            .await
-            .map_err(|error| runtime.failed(&request.id, error))
+        runtime.inspect(&request.id).await
     }
 
     /// Looks up the result of the call with this key, without claiming the key: for a caller that

@@ -529,7 +529,7 @@ mod tests {
             assert_eq!(RecordId::parse(id.as_str()), Some(id));
             let id = RecordId::new(operation, &Key::encode(&"x".repeat(300)).unwrap()).unwrap();
             assert_eq!(RecordId::parse(id.as_str()), Some(id));
-            let id = RecordId::of_digest(operation, &[7; 16]);
+            let id = RecordId::of_encoded(operation, "~tBwcHBwcHBwcHBwcHBwcHBw");
             assert_eq!(RecordId::parse(id.as_str()), Some(id));
         }
         for none in [

@@ -80,10 +80,7 @@ impl Operation<'_> {
             return Ok(false);
         };
         let found = match by {
-            Some(_) => {
-                let found = runtime.store.inspect(&request.id).await;
-                found.map_err(|error| runtime.failed(&request.id, error))?
-            }
+            Some(_) => runtime.inspect(&request.id).await?,
             None => None,
         };
         if by.is_some() && found.is_none() && runtime.run_of(&request.id).await?.is_none() {
@@ -124,11 +121,7 @@ impl Operation<'_> {
         let Some((runtime, mut request)) = self.draft.prepare_by_hand().await? else {
             return Ok(false);
         };
-        let info = runtime
-            .store
-            .inspect(&request.id)
-            .await
-            .map_err(|error| runtime.failed(&request.id, error))?;
+        let info = runtime.inspect(&request.id).await?;
         match info.as_ref().map(|info| (info.state, info.fingerprint)) {
             None
             | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => {
@@ -292,11 +285,7 @@ async fn inspect_to_settle(
     runtime: &Runtime,
     request: &mut Request,
 ) -> Result<Option<RecordInfo>, Error> {
-    let found = runtime
-        .store
-        .inspect(&request.id)
-        .await
-        .map_err(|error| runtime.failed(&request.id, error))?;
+    let found = runtime.inspect(&request.id).await?;
     request.fingerprint = request
         .fingerprint
         .or(found.as_ref().and_then(|info| info.fingerprint));

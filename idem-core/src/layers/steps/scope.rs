@@ -175,7 +175,7 @@ impl<'a> Scope<'a> {
         // the outcome has ended its run.
         let is_known = begun.run.get().is_some() || !self.goes_on();
         if is_known && !in_transaction && term.may_be_recorded() {
-            let found = store.inspect(self.id()).await.map_err(failed)?;
+            let found = self.runtime.inspect(self.id()).await?;
             if found.is_some_and(|found| term.recorded(&found)) {
                 // No later attempt goes on with what is begun now.
                 begun.stays.store(true, Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl<'a> Scope<'a> {
         let run = match begun.run.get() {
             Some(run) => *run,
             None if self.goes_on() => {
-                let found = store.inspect(self.id()).await.map_err(failed)?;
+                let found = self.runtime.inspect(self.id()).await?;
                 let run = self.found(begun, term, found);
                 run.ok_or_else(|| term.lost_error())?
             }

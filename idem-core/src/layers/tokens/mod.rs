@@ -363,7 +363,7 @@ impl Bound {
     }
 
     pub(crate) fn id(&self, operation: &str) -> RecordId {
-        RecordId::of_digest(operation, &self.key)
+        RecordId::of_encoded(operation, &["~t", &BASE64.encode(self.key)].concat())
     }
 }
 
