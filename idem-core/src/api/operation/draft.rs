@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Operation;
 use crate::base::printable::shown_name;
@@ -69,10 +70,19 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Notes what is wrong with a duration that is a text. A disabled runtime needs none.
-    pub(super) fn bad_duration(&mut self, name: &str, reason: &str) {
-        if self.runtime.is_some() {
-            self.misconfigured(format!("`{name}`: {reason}"));
+    /// Sets a time, or notes what is wrong with its text. A disabled runtime needs none.
+    pub(crate) fn set(
+        &mut self,
+        name: &str,
+        length: Result<Duration, String>,
+        set: fn(&mut Settings, Duration),
+    ) {
+        match length {
+            Ok(length) => set(&mut self.settings, length),
+            Err(reason) if self.runtime.is_some() => {
+                self.misconfigured(format!("`{name}`: {reason}"));
+            }
+            Err(_) => {}
         }
     }
 

@@ -15,10 +15,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         length: impl IntoDuration,
         set: fn(&mut Settings, Duration),
     ) -> Self {
-        match length.into_duration() {
-            Ok(length) => set(&mut self.draft.settings, length),
-            Err(reason) => self.draft.bad_duration(name, &reason),
-        }
+        self.draft.set(name, length.into_duration(), set);
         self
     }
 

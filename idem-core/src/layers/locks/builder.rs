@@ -5,15 +5,15 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{Lock, Locks};
 use crate::adapter::engine::body::{self, BodyExit};
 use crate::adapter::engine::{
     CallMetadata, CallStart, MAX_LENGTH, Owned, Prepared, Rejected, Request, Runtime, Settings,
-    clock, current, held_keys, shown_name,
+    clock, current, held_keys,
 };
 use crate::api::lease::Lease;
+use crate::api::operation::{Draft, Operation};
 use crate::bounds::IntoDuration;
 use crate::policy::Duplicate;
 use crate::record::{LOCK_PREFIX, RecordId, is_lock, is_valid_operation};
@@ -23,14 +23,10 @@ use crate::{Error, Idempotency, KeyPart, Recorded};
 /// it.
 #[must_use = "nothing is locked until it is acquired"]
 pub struct LockBuilder<'a> {
-    /// `None`: disabled.
-    runtime: Option<Arc<Runtime>>,
-    name: Cow<'a, str>,
-    settings: Settings,
+    /// Named as the lock's record is.
+    draft: Draft<'a>,
     /// `None` for a key that is missing.
     keys: Vec<Option<RecordId>>,
-    /// The first thing that was wrong.
-    problem: Option<Arc<str>>,
 }
 
 impl Idempotency {
@@ -64,55 +60,39 @@ impl Idempotency {
     /// # }
     /// ```
     pub fn lock<'a>(&self, name: impl Into<Cow<'a, str>>) -> LockBuilder<'a> {
-        LockBuilder::new(self.runtime.clone(), name.into())
+        LockBuilder::new(self, name.into())
     }
 }
 
 impl<'a> LockBuilder<'a> {
-    fn new(runtime: Option<Arc<Runtime>>, name: Cow<'a, str>) -> Self {
-        let settings = runtime
-            .as_ref()
-            .map_or(Settings::DEFAULT, |runtime| settings_of(&runtime.settings));
-        let mut builder = Self {
-            runtime,
-            name,
-            settings,
-            keys: Vec::new(),
-            problem: None,
-        };
-        let problem = builder
-            .runtime
-            .as_ref()
-            .and_then(|runtime| runtime.config.problem.clone());
-        if let Some(problem) = problem {
-            builder.misconfigured(problem.0);
+    fn new(idempotency: &Idempotency, name: Cow<'a, str>) -> Self {
+        let operation = [LOCK_PREFIX, &*name].concat();
+        let is_valid = is_valid_operation(&name) && is_valid_operation(&operation);
+        let has_prefix = is_lock(&name);
+        let shown = if is_valid { operation.into() } else { name };
+        let draft = Operation::new(idempotency.clone(), shown).draft;
+        let keys = Vec::new();
+        let mut builder = Self { draft, keys };
+        if let Some(runtime) = &builder.draft.runtime {
+            builder.draft.settings = settings_of(&runtime.settings);
         }
-        builder.check_name();
-        builder
-    }
-
-    fn check_name(&mut self) {
-        if is_lock(&self.name) {
-            self.misconfigured(
+        if has_prefix {
+            builder.misconfigured(
                 "the lock's name is written without `idem.lock/`, which its record has before it",
             );
-        } else if !is_valid_operation(&self.name) || !is_valid_operation(&self.operation()) {
-            self.misconfigured(
+        } else if !is_valid {
+            builder.misconfigured(
                 "the lock's name is not valid: a name is 1 to 118 letters, digits and \
                  `_ - . / # @ +`, in segments that may be joined by `::`",
             );
         }
+        builder
     }
 
-    /// The operation of the lock's record.
-    fn operation(&self) -> String {
-        [LOCK_PREFIX, &self.name].concat()
-    }
-
+    /// Notes what is wrong. A disabled runtime locks nothing, whatever it is given.
     fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
-        // A disabled runtime locks nothing, whatever it is given.
-        if self.problem.is_none() && self.runtime.is_some() {
-            self.problem = Some(reason.into());
+        if self.draft.runtime.is_some() {
+            self.draft.misconfigured(reason);
         }
     }
 
@@ -129,28 +109,29 @@ impl<'a> LockBuilder<'a> {
     where
         I: IntoIterator<Item: KeyPart>,
     {
-        let operation = self.operation();
-        let is_wanted = self.runtime.is_some() && self.problem.is_none();
-        self.keys.extend(keys.into_iter().map(|key| {
-            is_wanted
-                .then(|| RecordId::encode(&operation, &key))
-                .flatten()
-        }));
+        let Draft { name, runtime, .. } = &self.draft;
+        let is_wanted = runtime.is_some() && self.draft.problem.is_none();
+        let encode = |key| is_wanted.then(|| RecordId::encode(name, &key)).flatten();
+        self.keys.extend(keys.into_iter().map(encode));
         self
     }
 
     /// Sets how long a holder that died blocks the key. The lease is renewed while the lock is
     /// held. Default: that of the runtime, 30 s. From 100 ms to 100 years; it should be several
     /// times the store's time limits.
-    pub fn lease(self, lease: impl IntoDuration) -> Self {
-        self.set("lease", lease, Settings::set_lease)
+    pub fn lease(mut self, lease: impl IntoDuration) -> Self {
+        self.draft
+            .set("lease", lease.into_duration(), Settings::set_lease);
+        self
     }
 
     /// Sets how long to wait for another holder, at most: with several keys, for all of them
     /// together. Zero does not wait. Default: that of the runtime, 5 s. The waiter is woken by the
     /// release. Waiters are not FIFO.
-    pub fn wait(self, wait: impl IntoDuration) -> Self {
-        self.set("wait", wait, Settings::set_wait)
+    pub fn wait(mut self, wait: impl IntoDuration) -> Self {
+        self.draft
+            .set("wait", wait.into_duration(), Settings::set_wait);
+        self
     }
 
     /// Sets how long the record of the lock is kept after its release, or after the death of its
@@ -165,21 +146,7 @@ impl<'a> LockBuilder<'a> {
                 "`keep` is {keep:?}; it is from 1 ms to 100 years, and longer than anything may \
                  act on an old fencing number"
             )),
-            Ok(keep) => self.settings.set_ttl(keep),
-            Err(reason) => self.misconfigured(format!("`keep`: {reason}")),
-        }
-        self
-    }
-
-    fn set(
-        mut self,
-        name: &str,
-        length: impl IntoDuration,
-        set: fn(&mut Settings, Duration),
-    ) -> Self {
-        match length.into_duration() {
-            Ok(length) => set(&mut self.settings, length),
-            Err(reason) => self.misconfigured(format!("`{name}`: {reason}")),
+            keep => self.draft.set("keep", keep, Settings::set_ttl),
         }
         self
     }
@@ -298,27 +265,19 @@ impl<'a> LockBuilder<'a> {
 
     /// Checks the whole. `None` under a disabled runtime.
     fn into_wanted(self) -> Result<Option<Wanted>, Error> {
-        self.try_into_wanted().map_err(announced)
-    }
-
-    fn try_into_wanted(self) -> Result<Option<Wanted>, Error> {
-        let operation = self.operation();
-        let config = |reason: Arc<str>| Error::Config {
-            operation: if is_valid_operation(&operation) {
-                operation.as_str().into()
-            } else {
-                shown_name(&self.name).into()
-            },
-            reason,
-        };
-        if let Some(problem) = self.problem {
-            return Err(config(problem));
+        let Self { mut draft, keys } = self;
+        if draft.runtime.is_some()
+            && let Err(reason) = draft.settings.check()
+        {
+            draft.misconfigured(reason.0);
         }
-        let Some(runtime) = self.runtime else {
+        if let Some(problem) = draft.problem {
+            return Err(announced(problem));
+        }
+        let Some(runtime) = draft.runtime else {
             return Ok(None);
         };
-        let mut settings = self.settings;
-        settings.check().map_err(|reason| config(reason.0))?;
+        let (operation, mut settings) = (draft.name.into_owned(), draft.settings);
         // Also after a death the record stays for ten leases.
         let least = settings.lease.saturating_mul(10).min(MAX_LENGTH);
         settings.set_ttl(settings.ttl().max(least));
@@ -335,10 +294,10 @@ impl<'a> LockBuilder<'a> {
         let missing = || Error::MissingKey {
             operation: operation.as_str().into(),
         };
-        let keys = self.keys.into_iter();
+        let keys = keys.into_iter();
         let requests = keys.map(|key| key.map(request).ok_or_else(missing));
         Ok(Some(Wanted {
-            requests: requests.collect::<Result<_, _>>()?,
+            requests: requests.collect::<Result<_, _>>().map_err(announced)?,
             runtime,
             operation,
         }))
@@ -467,9 +426,9 @@ impl Wanted {
 impl fmt::Debug for LockBuilder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockBuilder")
-            .field("name", &self.name)
+            .field("name", &self.draft.name)
             .field("keys", &self.keys)
-            .field("problem", &self.problem)
+            .field("problem", &self.draft.problem)
             .finish_non_exhaustive()
     }
 }
