@@ -53,10 +53,9 @@ pub(crate) struct Undoing {
 
 #[derive(Default)]
 struct Claims {
-    /// Claims that the store has not answered, by the time when they are due.
-    unanswered: BTreeMap<(Instant, u64), UnansweredClaim>,
-    /// Claims that the store did not find. They may still be on their way.
-    answered: BTreeMap<(Instant, u64), UnansweredClaim>,
+    /// By the time when they are due: those that the store has not answered, then those that it did
+    /// not find, which may still be on their way.
+    due: [BTreeMap<(Instant, u64), UnansweredClaim>; 2],
     added: u64,
     bytes: usize,
     /// The tokio runtimes that have a task. A tokio runtime that is not driven delays only the
@@ -105,40 +104,32 @@ impl Claims {
     fn add(&mut self, claim: UnansweredClaim, due: Instant) -> Option<UnansweredClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
-        let claims = if claim.counted.is_none() {
-            &mut self.answered
-        } else {
-            &mut self.unanswered
-        };
-        claims.insert((due, self.added), claim);
+        let is_answered = usize::from(claim.counted.is_none());
+        self.due[is_answered].insert((due, self.added), claim);
         if self.bytes <= MAX_BYTES {
             return None;
         }
         // The claims that were looked for most often are the least likely to arrive.
-        let (_, left_out) = self
-            .answered
-            .pop_last()
-            .or_else(|| self.unanswered.pop_last())?;
+        let (_, left_out) = self.due.iter_mut().rev().find_map(BTreeMap::pop_last)?;
         self.bytes -= left_out.bytes();
         Some(left_out)
     }
 
     /// Takes a claim that is due, or returns when the next one is.
     fn take(&mut self, now: Instant) -> Result<UnansweredClaim, Option<Instant>> {
-        for claims in [&mut self.unanswered, &mut self.answered] {
+        for claims in &mut self.due {
             if let Some(entry) = claims.first_entry().filter(|entry| entry.key().0 <= now) {
                 let claim = entry.remove();
                 self.bytes -= claim.bytes();
                 return Ok(claim);
             }
         }
-        let first = |claims: &BTreeMap<(Instant, u64), UnansweredClaim>| {
-            claims.first_key_value().map(|((due, _), _)| *due)
-        };
-        Err([first(&self.unanswered), first(&self.answered)]
-            .into_iter()
-            .flatten()
-            .min())
+        let first = self.due.iter().filter_map(BTreeMap::first_key_value);
+        Err(first.map(|((due, _), _)| *due).min())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.due.iter().all(BTreeMap::is_empty)
     }
 }
 
@@ -201,7 +192,7 @@ impl Undoing {
         let another = self.known.another(on).filter(|_| moves < MOVES);
         let mut claims = self.lock();
         claims.tasks.retain(|task| Some(*task) != on);
-        if claims.unanswered.is_empty() && claims.answered.is_empty() {
+        if claims.is_empty() {
             return;
         }
         if let Some(handle) = another.filter(|handle| !claims.tasks.contains(&handle.id())) {
@@ -213,8 +204,7 @@ impl Undoing {
             drop(claims);
             return self.wake.notify_waiters();
         }
-        claims.answered.clear();
-        let left = std::mem::take(&mut claims.unanswered);
+        let [left, _] = std::mem::take(&mut claims.due);
         claims.bytes = 0;
         drop(claims);
         for claim in left.values() {
@@ -241,7 +231,7 @@ impl Undoing {
     /// Removes the task of a tokio runtime from the list if nothing is left to do.
     fn is_done(&self, on: Id) -> bool {
         let mut claims = self.lock();
-        let is_done = claims.unanswered.is_empty() && claims.answered.is_empty();
+        let is_done = claims.is_empty();
         claims.tasks.retain(|task| !is_done || *task != on);
         is_done
     }
@@ -531,10 +521,10 @@ mod tests {
                     .is_some_and(|left_out| left_out.counted.is_none())
             );
         }
-        assert!(claims.bytes <= MAX_BYTES && claims.unanswered.len() > claims.answered.len());
+        assert!(claims.bytes <= MAX_BYTES && claims.due[0].len() > claims.due[1].len());
         while let Ok(claim) = claims.take(now) {
             drop(claim);
         }
-        assert_eq!((claims.bytes, claims.answered.len()), (0, 0));
+        assert_eq!((claims.bytes, claims.due[1].len()), (0, 0));
     }
 }
