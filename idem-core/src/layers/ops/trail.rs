@@ -53,7 +53,7 @@ use crate::record::{
     ReleaseTo, TRAIL,
 };
 use crate::store::Store;
-use crate::{Key, KeyDigest, StoreError, StoreErrorKind};
+use crate::{KeyDigest, StoreError, StoreErrorKind};
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
 pub const OPERATION: &str = TRAIL;
@@ -110,21 +110,21 @@ impl Subject {
     }
 
     /// The record that counts its entries.
-    fn counter(self) -> Option<RecordId> {
+    fn counter(self) -> RecordId {
         record(&self.0.to_string())
     }
 
-    fn entry(self, number: u64) -> Option<RecordId> {
+    fn entry(self, number: u64) -> RecordId {
         record(&format!("{}:{number}", self.0))
     }
 
-    fn result(self, number: u64) -> Option<RecordId> {
+    fn result(self, number: u64) -> RecordId {
         record(&format!("{}:{number}:{END}", self.0))
     }
 }
 
-fn record(key: &str) -> Option<RecordId> {
-    RecordId::new(OPERATION, &Key::from_encoded(key)?)
+fn record(key: &str) -> RecordId {
+    RecordId::of_encoded(OPERATION, key)
 }
 
 /// The trail in a store.
@@ -284,14 +284,8 @@ impl<'a, S: Store> Trail<'a, S> {
     }
 
     async fn latest(&self, subject: Subject, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        let Some(counter) = subject.counter() else {
-            return Ok(Vec::new());
-        };
-        let last = self
-            .store
-            .inspect(&counter)
-            .await?
-            .map_or(0, |info| info.attempt);
+        let counter = self.store.inspect(&subject.counter()).await?;
+        let last = counter.map_or(0, |info| info.attempt);
         let mut entries = Vec::new();
         // Few numbers have no entry: those whose process died, and the oldest, which have expired.
         for number in (1..=last).rev().take(limit) {
@@ -301,9 +295,7 @@ impl<'a, S: Store> Trail<'a, S> {
     }
 
     async fn read(&self, subject: Subject, number: u64) -> Result<Option<Entry>, StoreError> {
-        let (Some(id), Some(result)) = (subject.entry(number), subject.result(number)) else {
-            return Ok(None);
-        };
+        let (id, result) = (subject.entry(number), subject.result(number));
         let Some(info) = self.store.inspect(&id).await? else {
             return Ok(None);
         };
@@ -342,9 +334,7 @@ impl<'a, S: Store> Trail<'a, S> {
 
     /// Takes a number that no other decision about the subject has: the attempt of a claim.
     async fn number(&self, subject: Subject) -> Result<u64, StoreError> {
-        let Some(counter) = subject.counter() else {
-            return Err(contended());
-        };
+        let counter = subject.counter();
         let owner = Owner::generate();
         let claim = Claim::new(counter.clone(), owner, LEASE, LONGEST);
         for _ in 0..ROUNDS {
@@ -368,10 +358,7 @@ impl<'a, S: Store> Trail<'a, S> {
     }
 
     /// Writes a record once. Returns `false` if there is one already.
-    async fn write(&self, id: Option<RecordId>, outcome: Encoded) -> Result<bool, StoreError> {
-        let Some(id) = id else {
-            return Err(contended());
-        };
+    async fn write(&self, id: RecordId, outcome: Encoded) -> Result<bool, StoreError> {
         let owner = Owner::generate();
         let claim = Claim::new(id.clone(), owner, LEASE, HOLD);
         let Claimed::Owned { attempt, from } = self.store.claim(&claim).await? else {
