@@ -32,14 +32,13 @@ pub use crate::call::recorded::Recorded;
 pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError};
 pub use crate::encoding::generator::KeyGenerator;
 pub use crate::encoding::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
-pub use crate::encoding::step_name::StepName;
 pub use crate::error::disposition::{Dispose, Disposition};
 pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
 #[cfg(feature = "encryption")]
 pub use crate::layers::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::layers::locks::{Lock, LockBuilder, Locks};
 pub use crate::layers::memory::MemoryStore;
-pub use crate::layers::steps::{Step, step, step_with};
+pub use crate::layers::steps::{Step, StepName, step, step_with};
 pub use crate::layers::tokens::{InvalidToken, Token};
 pub use crate::outcome::{Outcome, Storable};
 pub use crate::policy::errors::{ErrorAction, ErrorPolicy, Retry};

@@ -22,7 +22,7 @@ pub(crate) use crate::call::prepared::{MISCONFIGURED, Prepared};
 pub(crate) use crate::call::reconcile::Question;
 pub(crate) use crate::call::report::NOT_RECORDED;
 pub(crate) use crate::call::start::{CallStart, Pause};
-pub(crate) use crate::encoding::key::{escape, first_part, write_after};
+pub(crate) use crate::encoding::key::{digest_after, escape, first_part, write_after};
 pub(crate) use crate::lease::term::Term;
 pub(crate) use crate::observe::{self, BodyWatch, Event, Observer};
 #[cfg(feature = "encryption")]
@@ -32,7 +32,7 @@ pub(crate) use crate::outcome::codec::TypeLabel;
 pub(crate) use crate::outcome::sealed;
 pub(crate) use crate::policy::errors::Then;
 pub(crate) use crate::policy::settings::{MAX_LENGTH, Settings, whole_millis};
-pub(crate) use crate::record::{intervention, reserved};
+pub(crate) use crate::record::{intervention, reserved, write_run_after};
 pub(crate) use crate::runtime::Runtime;
 pub(crate) use crate::runtime::admission::Admission;
 pub(crate) use crate::runtime::background::STEPS_LEFT;

@@ -3,4 +3,3 @@
 pub(crate) mod fingerprint;
 pub(crate) mod generator;
 pub(crate) mod key;
-pub(crate) mod step_name;

@@ -1,7 +1,7 @@
 //! The ids of records and of their owners.
 
 use std::cell::Cell;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,7 @@ use tokio::time::Instant;
 use uuid::{NoContext, Timestamp, Uuid};
 
 use crate::base::clock;
-use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
-use crate::encoding::step_name::{MAX_KEY_IN_STEPS, StepName, write_parts_after, write_run_after};
+use crate::encoding::key::{self, DIGEST_LEN, Key, KeyDigest, KeyPart, MAX_KEY_LEN};
 use crate::record::reserved::STEP_PREFIX;
 
 /// The id of a record: the operation's name and the key, as `operation:key`.
@@ -42,7 +41,7 @@ impl Hash for RecordId {
 impl RecordId {
     /// The longest key that the keys of the [steps](crate::step) of a call begin with, in bytes. A
     /// longer one is a digest there.
-    pub const MAX_KEY_IN_STEPS: usize = MAX_KEY_IN_STEPS;
+    pub const MAX_KEY_IN_STEPS: usize = MAX_KEY_LEN - RUN_AND_DIGEST;
 
     /// Joins an operation's name and a key; `None` unless [`is_valid_operation`], without the prefix
     /// of [steps](super::is_step).
@@ -64,10 +63,7 @@ impl RecordId {
         text.clear();
         text.push_str(operation);
         text.push(':');
-        let id = key::write_after(&mut text, value).then(|| Self {
-            text: text.as_str().into(),
-            operation_len: operation.len(),
-        });
+        let id = key::write_after(&mut text, value).then(|| Self::of_text(&text, operation.len()));
         if text.capacity() <= 1024 {
             SCRATCH.set(text);
         }
@@ -76,48 +72,15 @@ impl RecordId {
 
     /// Joins an operation's valid name and an encoded key.
     pub(crate) fn of_encoded(operation: &str, key: &str) -> Self {
-        Self {
-            text: [operation, ":", key].concat().into(),
-            operation_len: operation.len(),
-        }
+        Self::of_text(&[operation, ":", key].concat(), operation.len())
     }
 
-    /// Makes the id of a step of the call with this id, in one run of its key. The error says what
-    /// to write instead.
-    pub(crate) fn of_step<N: StepName + ?Sized>(
-        &self,
-        run: Owner,
-        name: &N,
-    ) -> Result<Self, &'static str> {
-        let mut text = String::with_capacity(self.text.len() + 64);
-        text.push_str(STEP_PREFIX);
-        text.push_str(self.name());
-        text.push('/');
-        text.push_str(name.text());
-        let operation_len = text.len();
-        if name.text().is_empty() {
-            return Err("the name of a step is empty; write a text such as `charge`");
-        }
-        // A step of a step has a `/`.
-        if name.text().contains('/') || !is_valid_operation(&text[STEP_PREFIX.len()..]) {
-            return Err(
-                "the name of a step is not valid: it has letters, digits and `_ - . # @ +`, and \
-                 at most 128 of them together with the operation's name; put anything else into \
-                 the further parts, as in `(\"reserve\", &item.sku)`",
-            );
-        }
-        text.push(':');
-        write_run_after(&mut text, self.key(), run);
-        if !write_parts_after(&mut text, operation_len + 1, name) {
-            return Err(
-                "a part of the name of a step is missing or empty, so that two steps could not be \
-                 told apart; each part after the text needs a value",
-            );
-        }
-        Ok(Self {
+    /// Makes the id of its text, of which the operation's name is the beginning.
+    pub(crate) fn of_text(text: &str, operation_len: usize) -> Self {
+        Self {
             text: text.into(),
             operation_len,
-        })
+        }
     }
 
     /// Returns the id of the same step, in this run of that call.
@@ -193,6 +156,25 @@ impl RecordId {
     pub fn digest(&self) -> KeyDigest {
         KeyDigest::of(self.as_str())
     }
+}
+
+/// How much of a step's key the run and a digest of the parts take, with what separates them.
+const RUN_AND_DIGEST: usize = 1 + 22 + 1 + DIGEST_LEN;
+
+/// Writes the beginning of the keys of all steps of one run: the encoded key of their call, or its
+/// digest where it is long, and the run.
+///
+/// The run is unique, so nothing else has to tell the steps of two calls apart. The key is not put
+/// in parentheses, so that the steps of `(shop, order)` are found by the first part of their keys
+/// as well.
+pub(crate) fn write_run_after(text: &mut String, call: &str, run: Owner) {
+    let start = text.len();
+    text.push_str(call);
+    if call.len() > RecordId::MAX_KEY_IN_STEPS {
+        key::digest_after(text, start);
+    }
+    // Writing to a `String` cannot fail.
+    let _ = write!(text, ":{run}");
 }
 
 impl fmt::Debug for RecordId {
@@ -321,99 +303,6 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::encoding::key::MAX_KEY_LEN;
-
-    const RUN: Owner = Owner::NOBODY;
-
-    fn call(operation: &str, key: &str) -> RecordId {
-        RecordId::new(operation, &Key::from_encoded(key).unwrap()).unwrap()
-    }
-
-    fn step(call: &RecordId, run: Owner, name: &impl StepName) -> RecordId {
-        let step = call.of_step(run, name).unwrap();
-        let key = Key::from_encoded(step.key()).unwrap();
-        assert_eq!(RecordId::new(step.operation(), &key), Some(step.clone()));
-        assert!(step.key().len() <= MAX_KEY_LEN);
-        step
-    }
-
-    #[test]
-    fn the_key_of_a_step_is_that_of_its_call_the_run_and_the_parts() {
-        for key in ["o-1", "shop:o-1"] {
-            let expected = format!("{key}:AAAAAAAAAAAAAAAAAAAAAA");
-            assert_eq!(step(&call("orders", key), RUN, &"charge").key(), expected);
-        }
-        let reserve = step(&call("orders", "o-1"), RUN, &("reserve", "sku 7", ("a", 1)));
-        assert_eq!(reserve.operation(), "idem.step/orders/reserve");
-        assert_eq!(reserve.name(), "orders/reserve");
-        assert_eq!(reserve.key(), "o-1:AAAAAAAAAAAAAAAAAAAAAA:sku%207:(a:1)");
-        let missing = call("orders", "o-1").of_step(RUN, &("reserve", None::<u8>));
-        assert!(missing.is_err(), "{missing:?}");
-    }
-
-    #[test]
-    fn no_two_steps_of_different_names_keys_runs_or_nesting_have_one_id() {
-        let other = Owner::from_bytes([9; 16]);
-        let long = "x".repeat(300);
-        let longer = "y".repeat(250);
-        let mut ids = HashSet::new();
-        let mut count = 0;
-        let mut take = |id: RecordId| {
-            count += 1;
-            assert!(ids.insert(id.clone()), "{} {}", id.operation(), id.key());
-            id
-        };
-        let digest = Key::encode(long.as_str()).unwrap();
-        for operation in ["orders", "orders/charge", "orders/parcel"] {
-            for key in ["o-1", "o-1:pen", "(o-1:pen):1", digest.as_str(), &longer] {
-                for run in [RUN, other] {
-                    let call = call(operation, key);
-                    for outer in [
-                        take(step(&call, run, &"parcel")),
-                        take(step(&call, run, &("parcel", 7))),
-                        take(step(&call, run, &("parcel", long.as_str()))),
-                    ] {
-                        // The run of a step inside is that of the step's own record.
-                        let inner =
-                            Owner::from_bytes([u8::try_from(outer.key().len() % 251).unwrap(); 16]);
-                        take(step(&outer, inner, &"label"));
-                        take(step(&outer, inner, &("label", 7)));
-                    }
-                    take(step(&call, run, &("parcel", (7, 8))));
-                    take(step(&call, run, &("parcel", 7, 8)));
-                }
-            }
-        }
-        assert_eq!(ids.len(), count);
-    }
-
-    #[test]
-    fn one_prefix_lists_a_run_also_where_parts_or_the_key_are_digests() {
-        let long = "x".repeat(300);
-        let digest = Key::encode(long.as_str()).unwrap();
-        for key in ["o-1", "shop:o-1", digest.as_str(), &"y".repeat(250)] {
-            let call = call("orders", key);
-            let others = [
-                RecordId::new("orders", &Key::from_encoded("o-10").unwrap()).unwrap(),
-                RecordId::new("order", &Key::from_encoded(key).unwrap()).unwrap(),
-            ];
-            for step in [
-                step(&call, RUN, &"charge"),
-                step(&call, RUN, &("reserve", 7)),
-                step(&call, RUN, &("reserve", long.as_str())),
-                step(
-                    &step(&call, RUN, &"charge"),
-                    Owner::from_bytes([9; 16]),
-                    &"bank",
-                ),
-            ] {
-                assert!(step.is_step_of(&call, RUN), "{step:?} of {key}");
-                assert!(!step.is_step_of(&call, Owner::from_bytes([9; 16])));
-                assert!(others.iter().all(|other| !step.is_step_of(other, RUN)));
-            }
-            assert!(!call.is_step_of(&call, RUN));
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn an_owner_says_how_old_it_is_and_reads_back_from_its_text() {

@@ -16,11 +16,12 @@ mod steps;
 mod transitions;
 
 pub use self::codec_id::CodecId;
+pub(crate) use self::ids::write_run_after;
 pub use self::ids::{Owner, RecordId, is_valid_operation};
 pub use self::info::{RecordInfo, RecordState};
 pub use self::metadata::{Audit, Metadata};
 pub(crate) use self::metadata::{By, MAX_WHO, MAX_WHY, is_trace, short_type_name};
-pub(crate) use self::reserved::{LOCK_PREFIX, TRAIL, reserved};
+pub(crate) use self::reserved::{LOCK_PREFIX, STEP_PREFIX, TRAIL, reserved};
 pub use self::reserved::{is_lock, is_step};
 pub use self::state::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
 pub use self::steps::{

@@ -2,6 +2,7 @@
 
 mod begun;
 mod in_transaction;
+mod name;
 mod of_step;
 mod removal;
 mod scope;
@@ -12,13 +13,15 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+pub use self::name::StepName;
+use self::name::id_of_step;
 use self::scope::Scope;
 use crate::adapter::engine::{KeepsErrors, Question, current, is_disabled_by_default, shown_name};
 use crate::api::operation::{ActionOf, Errors, Operation};
 use crate::bounds::{Action, IntoDuration, Reconcile};
 use crate::policy::Abandoned;
 use crate::record::{Owner, RecordId, is_valid_operation};
-use crate::{Call, Error, ErrorPolicy, Idempotency, Outcome, StepName, Storable};
+use crate::{Call, Error, ErrorPolicy, Idempotency, Outcome, Storable};
 
 /// Runs a step of the body of a guarded call, or returns its recorded value if an earlier attempt
 /// has finished it.
@@ -462,7 +465,7 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
         let Some(call) = &self.call else {
             return Err(self.config(NO_BODY));
         };
-        let id = call.id().of_step(run, &self.name);
+        let id = id_of_step(call.id(), run, &self.name);
         id.map_err(|reason| self.config(reason))
     }
 }

@@ -1,5 +1,6 @@
 //! The record of a step of a call.
 
+use super::name::id_of_step;
 use crate::StepName;
 use crate::api::operation::Operation;
 use crate::record::Owner;
@@ -41,7 +42,7 @@ impl<Q, P> Operation<'_, Q, P> {
         let Some(outer) = draft.steps.last().or(draft.id.as_ref()) else {
             return self;
         };
-        match outer.of_step(Owner::NOBODY, &name) {
+        match id_of_step(outer, Owner::NOBODY, &name) {
             Ok(step) => {
                 let kept = draft.settings.run_kept();
                 draft.settings.set_ttl(kept);
