@@ -167,13 +167,11 @@ impl<'a> LockBuilder<'a> {
     ///
     /// If the future is dropped, a claim that it may have made is undone.
     pub async fn acquire(self) -> Result<Lock, Error> {
-        let acquired = async {
-            let Some(wanted) = self.into_wanted()? else {
-                return Ok(Lock::new(Lease::unguarded()));
-            };
-            wanted.acquire(wanted.only_one()?).await
+        let Some(wanted) = self.into_wanted()? else {
+            return Ok(Lock::new(Lease::unguarded()));
         };
-        acquired.await.inspect_err(|_| current::taint())
+        let acquired = wanted.acquire(wanted.only_one()?).await;
+        acquired.inspect_err(|_| current::taint())
     }
 
     /// Acquires the locks of all [keys](Self::keys), or of none.
@@ -193,14 +191,11 @@ impl<'a> LockBuilder<'a> {
     /// claim that it may have made is undone.
     pub async fn acquire_all(self) -> Result<Locks, Error> {
         let count = self.keys.len();
-        let acquired = async {
-            let Some(wanted) = self.into_wanted()? else {
-                let unguarded = (0..count).map(|_| Lock::new(Lease::unguarded()));
-                return Ok(Locks::new(unguarded.collect()));
-            };
-            wanted.acquire_all().await
+        let Some(wanted) = self.into_wanted()? else {
+            let unguarded = (0..count).map(|_| Lock::new(Lease::unguarded()));
+            return Ok(Locks::new(unguarded.collect()));
         };
-        acquired.await.inspect_err(|_| current::taint())
+        wanted.acquire_all().await.inspect_err(|_| current::taint())
     }
 
     /// Acquires the lock, runs the body, and releases the lock.
@@ -320,6 +315,7 @@ fn settings_of(defaults: &Settings) -> Settings {
 /// Reports a lock that is not even asked for.
 fn announced(error: Error) -> Error {
     Prepared::Refused(error.clone()).announce();
+    current::taint();
     error
 }
 
