@@ -17,6 +17,8 @@ use std::time::Duration;
 use idem::sqlx::mysql::MySqlPoolOptions;
 #[cfg(feature = "postgres")]
 use idem::sqlx::postgres::PgPoolOptions;
+#[cfg(feature = "sqlite")]
+use idem::sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
 use idem::store::{Store as _, StoreHandle};
 use idem::{Builder, Idempotency, MemoryStore};
 use idem_redis::RedisStore;
@@ -183,7 +185,12 @@ pub(crate) async fn limited_store(url: &str, limit: Duration) -> StoreHandle {
         }
         #[cfg(feature = "sqlite")]
         Some("sqlite") => {
-            let pool = idem::sqlx::SqlitePool::connect(url).await.unwrap();
+            let options: SqliteConnectOptions = url.parse().unwrap();
+            let options = options
+                .busy_timeout(limit.mul_f64(0.75))
+                // Nobody turns the machine off.
+                .synchronous(SqliteSynchronous::Off);
+            let pool = idem::sqlx::SqlitePool::connect_with(options).await.unwrap();
             let store = idem::SqliteStore::builder(pool).time_limit(limit);
             store.build().into_handle()
         }

@@ -108,7 +108,7 @@ async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64
 
 #[tokio::test]
 async fn a_listing_of_sqlite_reads_each_row_once_or_fewer() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     connected(async || SqliteStore::connect(&url).await).await;
     // A row takes about a hundred instructions.

@@ -309,7 +309,7 @@ async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_don
 
 #[tokio::test]
 async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_done_on_sqlite() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     observes_on_sqlite(&format!("sqlite://{}/shop.db", dir.path().display())).await;
 }
 

@@ -34,9 +34,16 @@ impl Drop for Made {
     }
 }
 
+/// Creates a folder for files of SQLite that ends with its test: in memory, where that can be. On a
+/// disk that others use, a commit may take longer than a step.
+pub(crate) fn temporary() -> TempDir {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    folder.unwrap()
+}
+
 /// Creates a folder for a file of SQLite.
 pub(crate) fn folder() -> PathBuf {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = temporary();
     let path = folder.path().to_owned();
     MADE.with(|made| made.folders.borrow_mut().push(folder));
     path

@@ -291,7 +291,7 @@ async fn a_table_marked_as_another_version_is_refused_in_a_transaction() {
     let mark = ["ALTER TABLE idem_records COMMENT = 'idem schema 2'"];
     refused_in_a_transaction!(&mariadb.url(), MySqlPool, idem_sqlx::MySqlStore, mark);
 
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let url = format!("sqlite://{}/shop.db?mode=rwc", dir.path().display());
     let mark = [
         "DROP TABLE idem_records",

@@ -237,7 +237,7 @@ async fn a_writer_that_never_comes_is_a_conflict_after_the_last_attempt() {
 async fn sqlx_0_8_has_it_too() {
     use idem_sqlx::v08::{SqliteStore, guard, sqlx};
 
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let url = format!("sqlite://{}/shop.db?mode=rwc", dir.path().display());
     let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
     let store = SqliteStore::new(pool.clone());

@@ -92,7 +92,7 @@ mod on_sqlx_0_8 {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_record_of_one_version_of_sqlx_is_one_of_the_other() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         let url = format!("sqlite://{}/idem.db", dir.path().display());
         let old = idem_core::Idempotency::new(SqliteStore::connect(&url).await.unwrap());
         let new = idem_core::Idempotency::new(idem_sqlx::SqliteStore::connect(&url).await.unwrap());

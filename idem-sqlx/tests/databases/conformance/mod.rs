@@ -212,7 +212,7 @@ impl Subject for OnSqlite {
 /// Returns a file with the table, and nothing in it. It is in WAL mode already: SQLite does not wait
 /// for its `busy_timeout` while several connections switch to it at once.
 async fn migrated() -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let file = dir.path().join("idem.db");
     let options = SqliteConnectOptions::new()
         .filename(&file)
@@ -228,7 +228,7 @@ async fn migrated() -> Vec<u8> {
 async fn sqlite_conforms() {
     let migrated = Arc::new(migrated().await);
     conforms(move || OnSqlite {
-        dir: tempfile::tempdir().unwrap(),
+        dir: crate::own::temporary(),
         migrated: migrated.clone(),
         opened: OnceCell::new(),
     })

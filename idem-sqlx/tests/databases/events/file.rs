@@ -68,7 +68,7 @@ async fn limited(dir: &Path, blocks: u64, is_killed: bool, key: &str) -> std::pr
 
 /// One call after the other, each in a process whose files may be longer, until one succeeds.
 async fn at_each_write(is_killed: bool) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     // While this is open, the log only grows. It has to be the longest file.
     let world = World::new(&url(dir.path()), "", BEGIN).await;
     let length = |suffix: &str| {
@@ -162,7 +162,7 @@ async fn a_full_file_leaves_rows_and_record_or_neither_and_the_connection_usable
         .into_iter()
         .enumerate()
     {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         let (pool, idempotency) = nearly_full(dir.path(), 2).await;
         let body = async |tx: &mut SqliteTransaction<'_>| {
             sqlx::raw_sql(insert(row)).execute(&mut **tx).await?;
@@ -213,8 +213,8 @@ async fn a_full_file_leaves_rows_and_record_or_neither_and_the_connection_usable
 #[tokio::test]
 async fn a_file_that_is_removed_or_replaced_has_rows_and_record_or_neither_on_sqlite() {
     for is_replaced in [false, true] {
-        let dir = tempfile::tempdir().unwrap();
-        let other = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
+        let other = crate::own::temporary();
         let (pool, idempotency) = nearly_full(dir.path(), 10_000).await;
         let call = async |pool: &SqlitePool, idempotency: &Idempotency, key: &str| {
             let operation = idempotency.operation("events").key(key);

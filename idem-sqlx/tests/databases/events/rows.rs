@@ -562,7 +562,7 @@ async fn at_each_level(url: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_with_each_kind_of_transaction_of_sqlite() {
     for begin in ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE", "BEGIN"] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         let url = format!("sqlite://{}/shop.db", dir.path().display());
         Box::pin(sqlite::all(&sqlite::World::new(&url, begin, begin).await)).await;
     }

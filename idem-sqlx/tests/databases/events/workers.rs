@@ -223,7 +223,7 @@ mod a_waiter_of_another_process_goes_on_when_that_is_killed {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn on_sqlite() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         dies_on_sqlite(&format!("sqlite://{}/shop.db", dir.path().display())).await;
     }
 }
@@ -293,7 +293,7 @@ mod thorough {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn processes_that_are_killed_at_the_same_keys_run_each_body_once_on_sqlite() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         stormed_on_sqlite(&format!("sqlite://{}/shop.db", dir.path().display())).await;
     }
 }

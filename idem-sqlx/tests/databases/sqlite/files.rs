@@ -9,10 +9,11 @@ use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOption
 use idem_sqlx::sqlx::{self, AssertSqlSafe, Executor as _};
 
 use super::{execute, opened, order, url};
+use crate::LONG;
 
 #[tokio::test]
 async fn a_missing_table_is_an_error_that_names_migrate() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let pool = SqlitePoolOptions::new()
         .connect(&format!("{}?mode=rwc", url(dir.path())))
         .await
@@ -34,7 +35,7 @@ async fn a_table_of_another_version_or_of_others_is_refused() {
         "CREATE TABLE idem_records (operation TEXT)",
         "CREATE TABLE idem_records ( -- idem schema 2\n key TEXT)",
     ] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         fs::File::create(dir.path().join("idem.db")).unwrap();
         execute(dir.path(), table).await;
         let error = SqliteStore::connect(url(dir.path())).await.unwrap_err();
@@ -47,7 +48,7 @@ async fn a_table_of_another_version_or_of_others_is_refused() {
 
 #[tokio::test]
 async fn a_file_that_is_no_database_is_refused_and_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let file = dir.path().join("idem.db");
     fs::write(
         &file,
@@ -90,7 +91,7 @@ async fn a_read_only_file_is_refused_and_nothing_runs() {
 
 #[tokio::test]
 async fn a_full_disk_takes_no_new_key_and_loses_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
     // As a disk with no room for more pages.
     let pool = SqlitePoolOptions::new().max_connections(1);
@@ -102,9 +103,9 @@ async fn a_full_disk_takes_no_new_key_and_loses_nothing() {
         )
         .await
         .unwrap();
-    let store = SqliteStore::new(pool);
+    let store = SqliteStore::builder(pool).time_limit(LONG).build();
     store.migrate().await.unwrap();
-    let idempotency = Idempotency::new(store.clone());
+    let idempotency = Idempotency::new(store);
     order(&idempotency, "first", 1).await.unwrap();
     let text = "x".repeat(20_000);
     let mut full = None;
@@ -160,7 +161,7 @@ async fn a_table_in_an_attached_file_is_refused_where_a_crash_could_part_rows_an
         ("DELETE", "WAL", false),
         ("DELETE", "DELETE", true),
     ] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         let pool = attached(dir.path(), main, other).await;
         let store = SqliteStore::builder(pool.clone())
             .table("other.idem_records")

@@ -24,7 +24,7 @@ fn url(dir: &Path) -> String {
 }
 
 async fn opened() -> (TempDir, SqliteStore) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let store = connected(async || SqliteStore::connect(url(dir.path())).await).await;
     (dir, store)
 }
@@ -40,7 +40,7 @@ async fn execute(dir: &Path, statement: &str) {
 
 #[tokio::test]
 async fn records_survive_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     for round in 0..2 {
         let store = connected(async || SqliteStore::connect(url(dir.path())).await).await;
         let idempotency = Idempotency::new(store);

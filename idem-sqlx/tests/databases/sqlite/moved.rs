@@ -26,7 +26,7 @@ struct Opened {
 
 impl Opened {
     async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
         let options = options.journal_mode(SqliteJournalMode::Delete);
         created(&options).await;

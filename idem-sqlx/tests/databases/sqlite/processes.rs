@@ -76,7 +76,7 @@ async fn several_processes_share_a_file_and_one_is_killed() {
         let (file, name) = worker.split_once(' ').unwrap();
         return work(file, name).await;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::own::temporary();
     let file = url(dir.path());
     connected(async || SqliteStore::connect(&file).await).await;
     let mut victim = worker(&file, "victim");
@@ -137,7 +137,7 @@ mod quiet {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn stores_that_create_one_file_at_once_all_open_it() {
         for _ in 0..20 {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = crate::own::temporary();
             let file = url(dir.path());
             let opening: Vec<_> = (0..8)
                 .map(|_| {
@@ -156,7 +156,7 @@ mod quiet {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn each_call_of_a_burst_fails_in_time_while_another_process_has_the_file_locked() {
         let wal = opened().await;
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::own::temporary();
         let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
         let options = options
             .create_if_missing(true)
