@@ -484,8 +484,7 @@ pub(crate) mod explored {
             keeper.0.wake.notify_one();
         }
         Enrolled {
-            keeper: Some(keeper.0.clone()),
-            place: Some(place),
+            at: Some((keeper.0.clone(), place)),
             term,
         }
     }
