@@ -529,8 +529,12 @@ fn background_is_finished_when_the_last_has_ended_and_not_before() {
                 let step = background.step(8).unwrap();
                 drop(body);
                 thread::yield_now();
-                done.store(1, Ordering::SeqCst);
+                // The commit of a call that has steps to remove.
+                let removal = background.removal().unwrap();
                 drop(step);
+                thread::yield_now();
+                done.store(1, Ordering::SeqCst);
+                drop(removal);
             }
         });
         block_on(background.finished(LONG)).unwrap();

@@ -147,6 +147,17 @@ async fn p13_a_lookup_with_a_token_says_nothing_of_anothers_and_counts_guesses()
         matches!(throttled, Err(Error::Throttled { .. })),
         "{throttled:?}"
     );
+    // Well-formed tokens that have no record.
+    let elsewhere = Idempotency::disabled();
+    for number in 0..3 {
+        let token = elsewhere.operation("lookup.token").issue("trudy", LONG);
+        let token = token.await.unwrap();
+        let found = operation().token(&token, "trudy").lookup::<u32>().await;
+        match number {
+            0 | 1 => assert!(matches!(found, Ok(Lookup::Unknown)), "{found:?}"),
+            _ => assert!(matches!(found, Err(Error::Throttled { .. })), "{found:?}"),
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{LEASE, LONG, World, eventually};
 use idem::{Error, Idempotency, RecordState};
-use idem_testkit::{Fault, Step};
+use idem_testkit::{Fault, Gate, Step};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -16,11 +16,23 @@ type Res<T = u64> = Result<T, Error>;
 
 const SOON: Duration = Duration::from_millis(50);
 
-/// A waker that asks whether nothing is under way any more.
+/// A waker that asks whether nothing is under way any more. Woken whenever something has ended, it
+/// looks at once whether all has.
 struct Looks {
     idempotency: Idempotency,
     handle: Handle,
     finished: AtomicBool,
+}
+
+impl Looks {
+    fn new(idempotency: &Idempotency) -> (Arc<Self>, Waker) {
+        let looks = Arc::new(Self {
+            idempotency: idempotency.clone(),
+            handle: Handle::current(),
+            finished: AtomicBool::default(),
+        });
+        (looks.clone(), Waker::from(looks))
+    }
 }
 
 impl Wake for Looks {
@@ -75,13 +87,7 @@ async fn p9_there_is_no_moment_at_which_a_detached_body_that_leaves_its_commit_b
             }),
     );
     begun.acquire().await.unwrap().forget();
-    // Woken whenever something has ended, it looks at once whether all has.
-    let looks = Arc::new(Looks {
-        idempotency: idempotency.clone(),
-        handle: Handle::current(),
-        finished: AtomicBool::default(),
-    });
-    let waker = Waker::from(looks.clone());
+    let (looks, waker) = Looks::new(&idempotency);
     let mut shutdown = pin!(idempotency.shutdown(LONG));
     assert!(
         shutdown
@@ -103,6 +109,39 @@ async fn p9_there_is_no_moment_at_which_a_detached_body_that_leaves_its_commit_b
         "it was finished, and the commit was not"
     );
     faults.clear();
+    idempotency.shutdown(LONG).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn p9_there_is_no_moment_at_which_a_commit_that_leaves_steps_to_remove_is_not_counted() {
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.build();
+    let gate = Gate::new();
+    // The commit of the step, and the first try of that of its call.
+    for fault in [Fault::Pass, Fault::Refuse] {
+        faults.next(Step::Commit, fault);
+    }
+    faults.next(Step::Remove, Fault::Hang(gate.clone()));
+    let call = idempotency.operation("shutdown.steps").key("k");
+    call.run(async || idem::step("charge", async || Res::Ok(7)).await)
+        .await
+        .unwrap();
+    let (looks, waker) = Looks::new(&idempotency);
+    let mut shutdown = pin!(idempotency.shutdown(LONG));
+    assert!(
+        shutdown
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    gate.reached().await;
+    assert!(
+        !looks.finished.load(SeqCst),
+        "it was finished, and the step was not removed"
+    );
+    let left = idempotency.shutdown(SOON).await.unwrap_err();
+    assert_eq!((left.steps, left.removals), (0, 1), "{left}");
+    gate.open();
     idempotency.shutdown(LONG).await.unwrap();
 }
 

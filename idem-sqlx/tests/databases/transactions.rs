@@ -172,18 +172,26 @@ macro_rules! over {
                     assert!(matches!(failed.await, Err(Failed::Declined)));
                     tx.commit().await.unwrap();
                 }
-                assert_eq!(rows(&pool, "kept").await, 0);
-                let found = idempotency
-                    .operation("tx")
-                    .key("kept")
-                    .inspect()
-                    .await
-                    .unwrap()
-                    .unwrap();
-                assert_eq!(
-                    (found.state, found.is_error),
-                    (RecordState::Committed, true)
-                );
+                for _ in 0..2 {
+                    let failed = idempotency
+                        .operation("tx")
+                        .key("kept by us")
+                        .errors(action)
+                        .transaction(&pool, async |tx| {
+                            write(tx, "kept by us").await?;
+                            Err::<u32, _>(Failed::Declined)
+                        });
+                    assert!(matches!(failed.await, Err(Failed::Declined)));
+                }
+                for key in ["kept by us", "kept"] {
+                    assert_eq!(rows(&pool, key).await, 0, "{key}");
+                    let found = idempotency.operation("tx").key(key).inspect().await;
+                    let found = found.unwrap().unwrap();
+                    assert_eq!(
+                        (found.state, found.is_error),
+                        (RecordState::Committed, true)
+                    );
+                }
             }
 
             #[tokio::test]

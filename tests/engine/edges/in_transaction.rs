@@ -11,7 +11,7 @@ use idem::record::{
 };
 use idem::store::{Began, OwnRow, RowOwner, Transaction};
 use idem::{
-    Idempotency, Lookup, MemoryStore, Operation, RecordInfo, Retry, Store, StoreError,
+    Error, Idempotency, Lookup, MemoryStore, Operation, RecordInfo, Retry, Store, StoreError,
     StoreErrorKind, StoreFailure,
 };
 use idem_testkit::{Fault, FaultStore, Step};
@@ -90,11 +90,27 @@ impl Store for Rows {
 }
 
 /// The transaction.
-struct Tx(Rows);
+struct Tx {
+    rows: Rows,
+    /// It answers a commit that its row is gone.
+    has_lost_row: bool,
+    can_roll_back: bool,
+    /// How often its end was forced.
+    forced: u32,
+}
 
 impl Tx {
+    fn new(rows: &Rows) -> Self {
+        Self {
+            rows: rows.clone(),
+            has_lost_row: false,
+            can_roll_back: true,
+            forced: 0,
+        }
+    }
+
     fn roll_back_all(&self) {
-        *self.0.open.lock().unwrap() = None;
+        *self.rows.open.lock().unwrap() = None;
     }
 }
 
@@ -107,12 +123,14 @@ impl Transaction<Rows> for Tx {
     }
     async fn roll_back(&mut self) -> Result<(), StoreError> {
         self.roll_back_all();
-        Ok(())
+        let gone = || StoreError::new(StoreErrorKind::Unavailable, "no such savepoint");
+        self.can_roll_back.then_some(()).ok_or_else(gone)
     }
     fn roll_back_later(&mut self) {
         self.roll_back_all();
     }
     async fn force_rollback(&mut self) -> Result<(), StoreError> {
+        self.forced += 1;
         self.roll_back_all();
         Ok(())
     }
@@ -130,7 +148,10 @@ impl Transaction<Rows> for Tx {
         commit: &Commit,
         _: RowOwner,
     ) -> Result<Ownership, StoreError> {
-        *self.0.open.lock().unwrap() = Some(commit.clone());
+        if self.has_lost_row {
+            return Ok(Ownership::Lost);
+        }
+        *self.rows.open.lock().unwrap() = Some(commit.clone());
         Ok(Ownership::Held)
     }
 }
@@ -141,7 +162,7 @@ fn call(idempotency: &Idempotency) -> Operation<'static> {
 
 async fn commit_in(rows: &Rows, value: u32) {
     let call = idem::current().expect("inside a body");
-    call.commit_in(&mut Tx(rows.clone()), &value).await.unwrap();
+    call.commit_in(&mut Tx::new(rows), &value).await.unwrap();
 }
 
 async fn recorded(idempotency: &Idempotency) -> Option<u32> {
@@ -183,7 +204,7 @@ async fn p2_a_try_whose_recording_transaction_was_rolled_back_says_nothing_of_th
         let number = tries.fetch_add(1, SeqCst);
         if number == 0 {
             commit_in(&rows, number).await;
-            Tx(rows.clone()).roll_back_all();
+            Tx::new(&rows).roll_back_all();
             return Err(Failure::Declined);
         }
         Ok(number)
@@ -197,7 +218,7 @@ async fn p2_a_try_whose_recording_transaction_was_rolled_back_says_nothing_of_th
 async fn a_transaction_of_a_driver_that_cannot_inspect_records_the_outcome() {
     let rows = Rows::new();
     let idempotency = Idempotency::new(rows.clone());
-    let mut tx = Tx(rows.clone());
+    let mut tx = Tx::new(&rows);
     let ran = call(&idempotency).run_in(&mut tx, async |_| Res::Ok(7));
     assert_eq!(ran.await.unwrap().into_inner(), 7);
     rows.commit_open().await;
@@ -224,7 +245,7 @@ async fn p2_after_the_outcome_was_recorded_in_a_transaction_nothing_is_sent_and_
             if commits {
                 rows.commit_open().await;
             } else {
-                Tx(rows.clone()).roll_back_all();
+                Tx::new(&rows).roll_back_all();
             }
             before = sent();
             Res::Ok(7)
@@ -255,7 +276,7 @@ async fn beside_a_record_and_in_an_observed_transaction_nothing_is_recorded_by_t
     assert!(!ran.await.unwrap().into_inner());
 
     // The call claims its key after its body, and records the outcome itself.
-    let mut tx = Tx(rows.clone());
+    let mut tx = Tx::new(&rows);
     let ran = call(&idempotency).observe().run_in(&mut tx, async |tx| {
         let call = idem::current().expect("inside a body");
         call.commit_in(tx, &2_u32).await?;
@@ -265,4 +286,29 @@ async fn beside_a_record_and_in_an_observed_transaction_nothing_is_recorded_by_t
     assert_eq!(ran.await.unwrap().into_inner(), 3);
     rows.commit_open().await;
     assert_eq!(recorded(&idempotency).await, Some(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_row_is_lost_ends_its_transaction_and_an_observing_one_only_if_it_must() {
+    for (observes, can_roll_back) in [(false, true), (true, true), (true, false)] {
+        let rows = Rows::new();
+        let idempotency = Idempotency::new(rows.clone());
+        let mut tx = Tx {
+            has_lost_row: true,
+            can_roll_back,
+            ..Tx::new(&rows)
+        };
+        let mut call = call(&idempotency);
+        if observes {
+            call = call.observe();
+        }
+        let ran = call.run_in(&mut tx, async |_| Res::Ok(3)).await;
+        let changes_nothing = observes && can_roll_back;
+        match ran {
+            Ok(ran) if changes_nothing => assert_eq!(ran.into_inner(), 3),
+            Err(Failure::Idempotency(Error::Store { .. })) if !changes_nothing => {}
+            ran => panic!("{ran:?}, observes: {observes}"),
+        }
+        assert_eq!(tx.forced, u32::from(!changes_nothing));
+    }
 }

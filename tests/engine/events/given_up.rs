@@ -1,13 +1,15 @@
 //! Commits that are given up: nothing is said of them that the store has not answered.
 
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
 use idem::{Begin, Error, Lease, Operation, StoreErrorKind};
 use idem_testkit::{Fault, Step};
 use tracing::Level;
 
 use super::{Log, logged};
-use crate::support::{LONG, World};
+use crate::support::{LEASE, LONG, World};
 
-type Res = Result<u32, Error>;
+type Res<T = u32> = Result<T, Error>;
 
 /// What `not_recorded` adds if a try was sent whose answer never came.
 const MAY_BE_RECORDED: &str = "the store may have the outcome";
@@ -107,4 +109,27 @@ fn p12_a_commit_whose_only_tokio_runtime_ends_says_whether_the_store_may_have_it
         let said = log.text()[earlier..].contains(MAY_BE_RECORDED);
         assert_eq!(said, may_be_recorded, "{name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn p2_after_a_commit_that_is_given_up_the_next_attempt_replays_the_steps() {
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.lease(LEASE).build();
+    let charges = AtomicU32::new(0);
+    let charge = || async { Res::Ok(charges.fetch_add(1, SeqCst)) };
+    let call = idempotency.operation("events.steps_stay").key("k");
+    // The commit of the step.
+    faults.next(Step::Commit, Fault::Pass);
+    faults.always(Step::Commit, Fault::Fail(StoreErrorKind::Unreadable));
+    let first = call.run(async || idem::step("charge", charge).await);
+    assert_eq!(first.await.unwrap().into_inner(), 0);
+    idempotency.shutdown(LONG).await.unwrap();
+    assert_eq!(faults.calls(Step::Remove), 0);
+    faults.clear();
+    let call = idempotency.operation("events.steps_stay").key("k");
+    let second = call.wait(LONG).run(async || {
+        let attempt = idem::current().expect("inside a body").attempt();
+        Res::Ok((attempt, idem::step("charge", charge).await?))
+    });
+    assert_eq!(second.await.unwrap().into_inner(), (2, 0), "it is replayed");
 }

@@ -211,6 +211,44 @@ over_both_stores! {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_decision_whose_step_failed_without_a_clear_answer_has_no_result() {
+    for (name, step, fault) in [
+        ("forgotten", Step::Remove, Fault::LoseReply),
+        ("settled", Step::Commit, Fault::LoseReply),
+        (
+            "settled",
+            Step::Commit,
+            Fault::Fail(StoreErrorKind::Unreadable),
+        ),
+    ] {
+        let world = World::memory();
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        let call = || idempotency.operation("trail.open").key("k");
+        if name == "forgotten" {
+            call().run(async || Ok::<_, Error>(7)).await.unwrap();
+        } else {
+            // The commit of the entry.
+            faults.next(step, Fault::Pass);
+        }
+        faults.next(step, fault);
+        let changing = call().audit("jane", "lost");
+        let changed = match name {
+            "forgotten" => changing.forget().await.map(drop),
+            _ => changing.settle(&8_u32).await,
+        };
+        assert!(
+            matches!(changed, Err(Error::Store { .. } | Error::Codec { .. })),
+            "{changed:?}"
+        );
+        let [entry] = &entries(&world, &id("trail.open", "k")).await[..] else {
+            panic!()
+        };
+        assert_eq!((&*entry.decision.name, &entry.result), (name, &None));
+    }
+}
+
 #[tokio::test]
 async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
     let store = MemoryStore::new();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use idem::{Error, ErrorAction, Idempotency, LockBuilder, MemoryStore, Outcome};
 use idem_testkit::{Fault, FaultStore, Faults, Step};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, advance, sleep};
 
 use super::Res;
@@ -256,6 +257,25 @@ async fn a_lock_that_was_lost_or_released_in_its_body_may_be_acquired_there_agai
         Res::Ok((outer.fencing_number(), inner.fencing_number()))
     });
     assert_eq!(numbers.await.unwrap(), (1, 2));
+
+    // A detached body goes on after its lock is lost.
+    let (idempotency, faults) = failing();
+    faults.always(Step::Renew, Fault::LoseRequest);
+    let (tell, told) = oneshot::channel();
+    let lost = lock(&idempotency).run(async |_| {
+        let call = idempotency.operation("paused.call").key("k").lease("60s");
+        let lock = lock(&idempotency);
+        let body = async move || {
+            sleep(11 * SECOND).await;
+            let number = lock.acquire().await.map(|inner| inner.fencing_number());
+            let _ = tell.send(number);
+            Res::Ok(())
+        };
+        call.run_detached(body).await?;
+        Res::Ok(())
+    });
+    assert!(matches!(lost.await, Err(Error::LeaseLost { .. })));
+    assert_eq!(told.await.unwrap().unwrap(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -124,6 +124,16 @@ fn a_new_key_pays_for_a_look_at_three_records_and_at_one_shard_at_the_most() {
 
 /// The work of a call because other records expire, in numbers that are the same on every machine.
 #[test]
+fn a_store_with_a_clock_of_the_test_has_no_thread_and_only_calls_drop_what_has_expired() {
+    let clock = ByHand::default();
+    let store = MemoryStore::with_clock(clock.clone());
+    assert!(store.0.sweeper.is_none());
+    now(store.claim(&claim(0, SECOND))).unwrap();
+    clock.advance(SECOND);
+    assert_eq!(store.len(), 1);
+}
+
+#[test]
 fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
     const RECORDS: usize = 32 * 1024;
     let clock = ByHand::default();

@@ -74,7 +74,7 @@ mod tests {
      {
         let mut settings = Settings::DEFAULT;
         settings.set_lease(Duration::from_secs(90));
-        assert!(step_of(&settings).wait() > Duration::from_secs(180));
+        assert_eq!(step_of(&settings).wait(), Duration::from_secs(185));
         assert_eq!(step_of(&settings).lease, Duration::from_secs(90));
         assert_eq!(step_of(&settings).abandoned, Abandoned::Rerun);
         settings.reconciles = true;
