@@ -49,10 +49,11 @@ impl Builder {
     /// ```
     #[must_use]
     pub fn local_cache(mut self, max_entries: usize) -> Self {
-        self.wrapped = (max_entries > 0).then(|| {
+        let wrapped = (max_entries > 0).then(|| {
             let store = self.store.clone();
             store.around(|inside| Cached::new(inside, max_entries))
         });
+        self.wrap("local_cache", wrapped);
         self
     }
 }
@@ -231,6 +232,15 @@ mod tests {
             payload: payload.into(),
             metadata: None,
         }
+    }
+
+    #[test]
+    fn a_second_layer_around_the_store_is_refused_when_the_runtime_is_built() {
+        let mut builder = Idempotency::builder(remote()).local_cache(10);
+        let another = builder.store.clone();
+        builder.wrap("another", Some(another));
+        let refused = builder.try_build().unwrap_err().to_string();
+        assert!(refused.contains("`local_cache`"), "{refused}");
     }
 
     fn cached(max_entries: usize) -> Cached {

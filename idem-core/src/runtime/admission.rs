@@ -1,5 +1,6 @@
 //! The condition under which a call may ask for its key.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::record::RecordId;
 use crate::runtime::rejected::Rejected;
 
 /// Decides about the calls of a key that must be issued. `Display` says for whom it was issued.
-pub(crate) trait Admission: fmt::Debug + fmt::Display + Send + Sync {
+pub(crate) trait Admission: Any + fmt::Debug + fmt::Display + Send + Sync {
     /// Refuses a call before the store is asked.
     fn admit(&self, id: &RecordId, now: Instant) -> Result<(), Rejected>;
 

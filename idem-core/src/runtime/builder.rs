@@ -33,7 +33,7 @@ impl Idempotency {
             settings: Settings::DEFAULT,
             codec: AnyCodec::default(),
             observer: Observer::default(),
-            shared: None,
+            shared: Vec::new(),
             trace: None,
             checks_outcomes: false,
             profile: Profile::default(),
@@ -63,13 +63,12 @@ impl Idempotency {
 /// ```
 pub struct Builder {
     pub(crate) store: AnyStore,
-    /// The store with another one around it, which the runtime then uses.
-    pub(crate) wrapped: Option<AnyStore>,
+    /// The store with that of a layer around it, which the runtime then uses, and the layer.
+    wrapped: Option<(&'static str, AnyStore)>,
     settings: Settings,
     codec: AnyCodec,
     observer: Observer,
-    /// As [`Runtime::shared`].
-    pub(crate) shared: Option<Arc<dyn Any + Send + Sync>>,
+    shared: Vec<Arc<dyn Any + Send + Sync>>,
     trace: Option<TraceContext>,
     checks_outcomes: bool,
     profile: Profile,
@@ -201,6 +200,23 @@ impl Builder {
     /// Notes the first thing that is wrong.
     pub(crate) fn note(&mut self, reason: String) {
         self.problem.get_or_insert_with(|| ConfigError::new(reason));
+    }
+
+    /// Puts the store of a layer around the one that was given, or none. Two layers cannot: neither
+    /// would see what the other one changes.
+    pub(crate) fn wrap(&mut self, layer: &'static str, wrapped: Option<AnyStore>) {
+        match &self.wrapped {
+            Some((other, _)) if *other != layer => self.note(format!(
+                "`{layer}` cannot be with `{other}`: each puts a store around the runtime's"
+            )),
+            _ => self.wrapped = wrapped.map(|wrapped| (layer, wrapped)),
+        }
+    }
+
+    /// Has the runtime keep a value of a layer, in place of an earlier one of this type.
+    pub(crate) fn share<T: Any + Send + Sync>(&mut self, value: T) {
+        self.shared.retain(|shared| !shared.is::<T>());
+        self.shared.push(Arc::new(value));
     }
 
     /// Sets what a call does while another one with its key is in flight. Default: it waits.
@@ -428,7 +444,7 @@ impl Builder {
             settings.abandoned = Abandoned::Reject;
         }
         settings.times.remember_is_default = true;
-        let store = wrapped.unwrap_or(store);
+        let store = wrapped.map_or(store, |(_, wrapped)| wrapped);
         let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),

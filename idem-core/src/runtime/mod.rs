@@ -33,8 +33,8 @@ pub(crate) struct Runtime {
     pub(crate) config: RuntimeConfig,
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
-    /// What a layer keeps for all calls of this runtime.
-    pub(crate) shared: Option<Arc<dyn Any + Send + Sync>>,
+    /// One value of each type.
+    shared: Vec<Arc<dyn Any + Send + Sync>>,
     pub(crate) keepers: LeaseKeepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,
@@ -93,6 +93,12 @@ impl Runtime {
             }
             run => Ok(run),
         }
+    }
+
+    /// Returns the value that a layer keeps for all calls of this runtime.
+    pub(crate) fn shared<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let mut found = self.shared.iter().cloned();
+        found.find_map(|shared| shared.downcast().ok())
     }
 
     /// Identifies this runtime among others in the process.

@@ -333,6 +333,10 @@ const BEGUN_BEFORE: &str = "this run of the body has begun a step of the same na
     puts an id into the name, as in `(\"reserve\", &item.sku)`, and a step that is to \
     be tried again has `step_with(..).errors(..)`";
 
+/// The message for a step beside the records of another layer.
+const IS_TAKEN: &str = "something else keeps records beside that of the call around it, and a call \
+    has room for one of them; begin a call of its own in the body, and the step in that";
+
 /// The call that a step belongs to.
 enum Place {
     Guarded(Call),
@@ -394,6 +398,11 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
             operation,
         };
         match around(call) {
+            Place::Guarded(call) if Scope::of(&call).is_none() => {
+                let error = Error::config(&shown(placed.name.text()), IS_TAKEN);
+                placed.operation.draft.refuse(error);
+                return placed;
+            }
             Place::Guarded(call) => placed.call = Some(call),
             Place::Unguarded => return placed,
             Place::Nothing => {

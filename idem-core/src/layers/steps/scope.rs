@@ -44,7 +44,7 @@ impl Deref for Scope<'_> {
 }
 
 impl<'a> Scope<'a> {
-    /// `None`: nothing is recorded of the body.
+    /// `None`: nothing is recorded of the body, or another layer has the place of its steps.
     pub(super) fn of(call: &'a Call) -> Option<Self> {
         let call = call.held()?;
         let companion = call.companion.get_or_init(|| Box::<BegunSteps>::default());
@@ -339,4 +339,38 @@ fn ended() -> StoreError {
         StoreErrorKind::Conflict,
         "another transaction has the record of this call: this one has ended; begin it again",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::engine::Companion;
+    use crate::{Idempotency, MemoryStore};
+
+    struct OfAnotherLayer;
+
+    impl Companion for OfAnotherLayer {
+        fn begin_try(&self) {}
+        fn run(&self) -> Option<Owner> {
+            None
+        }
+        fn stays(&self) -> bool {
+            true
+        }
+        fn recorded(&self, _: &Arc<Runtime>, _: &RecordId, _: u64) {}
+    }
+
+    #[tokio::test]
+    async fn a_step_beside_the_records_of_another_layer_is_refused_and_does_not_run() {
+        let idempotency = Idempotency::new(MemoryStore::new());
+        let call = idempotency.operation("orders.place").key("k");
+        let placed = call.run(|| async {
+            let call = crate::current().unwrap();
+            let companion = &call.guarded().companion;
+            assert!(companion.set(Box::new(OfAnotherLayer)).is_ok());
+            crate::step("charge", || async { Ok::<_, Error>(1) }).await
+        });
+        let refused = placed.await.unwrap_err();
+        assert!(matches!(refused, Error::Config { .. }), "{refused}");
+    }
 }

@@ -1,5 +1,6 @@
 //! The part of a call with a token that replaces the key, and what is wrong with the token.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,11 +32,12 @@ impl<Q, P> Operation<'_, Q, P> {
         S: KeyPart + ?Sized,
     {
         let draft = &mut self.draft;
-        if draft.wants_key(draft.id.is_some() && draft.admission.is_none()) {
+        let is_of_another = |it: &Arc<dyn Admission>| !(&**it as &dyn Any).is::<Submission>();
+        let admission = draft.admission.as_ref();
+        if draft.wants_key(admission.map_or(draft.id.is_some(), is_of_another)) {
             if let Some((id, mut submission)) = Submission::of(&draft.name, token, subject) {
                 let runtime = draft.runtime.as_ref();
-                let shared = runtime.and_then(|runtime| runtime.shared.clone());
-                submission.throttle = shared.and_then(|shared| shared.downcast().ok());
+                submission.throttle = runtime.and_then(|runtime| runtime.shared());
                 draft.settings.times.least_secs = submission.ttl_secs;
                 draft.id = Some(id);
                 draft.admission = Some(Arc::new(submission));

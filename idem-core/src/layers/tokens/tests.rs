@@ -1,5 +1,10 @@
+use tokio::time::Instant;
+
 use super::submission::{Flaw, Submission};
+use super::throttle::Throttle;
 use super::*;
+use crate::adapter::engine::{Admission, Rejected};
+use crate::{Error, Idempotency, MemoryStore};
 
 fn subject(text: &str) -> Subject {
     Subject::encode(text).unwrap()
@@ -152,4 +157,50 @@ fn the_form_of_tokens_and_of_their_keys_is_pinned() {
             .key(),
         "~t1mJ9jST2EP_cB3ohgLptUQ"
     );
+}
+
+#[derive(Debug)]
+struct OfAnotherLayer;
+
+impl fmt::Display for OfAnotherLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("another layer")
+    }
+}
+
+impl Admission for OfAnotherLayer {
+    fn admit(&self, _: &RecordId, _: Instant) -> Result<(), Rejected> {
+        Ok(())
+    }
+    fn not_issued(&self, _: &RecordId, _: bool) -> Rejected {
+        Rejected::Done
+    }
+    fn by_hand(&self) -> Arc<dyn Admission> {
+        Arc::new(Self)
+    }
+}
+
+#[test]
+fn a_token_replaces_another_token_and_is_refused_beside_the_admission_of_another_layer() {
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let mut call = idempotency.operation("orders.submit");
+    call = call.token(&token(), "ada").token(&token(), "grace");
+    assert!(call.draft.problem.is_none());
+    call.draft.admission = Some(Arc::new(OfAnotherLayer));
+    let problem = call.token(&token(), "ada").draft.problem;
+    assert!(matches!(problem, Some(Error::Config { .. })), "{problem:?}");
+}
+
+#[test]
+fn a_runtime_keeps_one_value_of_each_layer() {
+    let mut builder = Idempotency::builder(MemoryStore::new()).limit_token_failures(1, "1m");
+    builder.share(7_u32);
+    let runtime = builder
+        .limit_token_failures(2, "1m")
+        .build()
+        .runtime
+        .unwrap();
+    assert_eq!(runtime.shared::<u32>().as_deref(), Some(&7));
+    let throttle = format!("{:?}", runtime.shared::<Throttle>());
+    assert!(throttle.contains("max: 2"), "{throttle}");
 }

@@ -53,7 +53,7 @@ impl Builder {
                  of some seconds or minutes"
                     .into(),
             ),
-            Ok(window) => self.shared = Some(Arc::new(Throttle::new(max, window))),
+            Ok(window) => self.share(Throttle::new(max, window)),
             Err(reason) => self.note(format!("the window of `limit_token_failures`: {reason}")),
         }
         self
