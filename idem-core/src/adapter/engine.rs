@@ -4,9 +4,9 @@
 //!
 //! | a layer that | has |
 //! | --- | --- |
-//! | decides about calls of its keys before they claim | an [`Admission`], in the draft of the call. The claim then finds a key only if it was issued. A call has one: a layer refuses a draft that has another's |
+//! | decides about calls of keys that must be issued, before they claim | an [`Admission`], in the draft of the call. The claim then finds a key only if it was issued. A call has one: a layer refuses a draft that has another's |
 //! | keeps records that live and end with that of a call | a [`Companion`], in the call that a body sees. A call has one: a layer refuses to do its work beside another's |
-//! | answers for the store, or sees what is sent to it | a [`DynStore`] around another one, by `Builder::wrap`, which refuses a second one |
+//! | answers for the store, or sees what is sent to it | a [`DynStore`] around another one, by `Builder::wrap`, which refuses a second one; not around one in this process. Its refusal is a failure of the store |
 //! | keeps something for all calls of a runtime | a value of its own type, by `Builder::share` and [`Runtime::shared`] |
 //! | reports something | constants of the type [`Event`] |
 
