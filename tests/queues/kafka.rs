@@ -1,5 +1,5 @@
-//! Kafka, by tansu: a broker with Kafka's protocol, whose messages and offsets are in an S3 of
-//! moto, so that it keeps them when it is killed. The tests of `idem-kafka` have all the rest.
+//! Kafka, by tansu: a broker with Kafka's protocol, whose messages and offsets are in an S3 of this
+//! test, so that it keeps them when it is killed. The tests of `idem-kafka` have all the rest.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -19,11 +19,12 @@ use idem::kafka::{ClientConfig, REASON};
 use idem_testkit::Proxy;
 use tokio::process::{Child, Command};
 
+use crate::s3;
 use crate::storm::{World, in_time, storm};
 use crate::worker::Mail;
 
 const PARTITIONS: i32 = 4;
-/// Names the program of tansu. moto is a module of `python3`.
+/// Names the program of tansu.
 const PROGRAM: &str = "IDEM_TANSU_SERVER";
 const PORT: u16 = 29_092;
 
@@ -81,7 +82,6 @@ async fn start_tansu(proxy: &str) -> Child {
 
 struct Kafka {
     tansu: tokio::sync::Mutex<Child>,
-    _s3: Child,
     proxy: Proxy,
     producer: FutureProducer,
     admin: BaseConsumer,
@@ -92,16 +92,7 @@ struct Kafka {
 
 impl Kafka {
     async fn start() -> Self {
-        let s3 = address(79);
-        let (host, port) = s3.split_once(':').unwrap();
-        let mut moto = Command::new("python3");
-        moto.args(["-m", "moto.server", "-H", host, "-p", port]);
-        let s3_server = start(moto.stderr(Stdio::null()), &s3).await;
-        let made = Command::new("python3")
-            .args(["-c", MAKE_BUCKET, &format!("http://{s3}/tansu")])
-            .status();
-        assert!(made.await.unwrap().success(), "moto makes no bucket");
-
+        s3::serve(&address(79)).await;
         let proxy = Proxy::start_opaque(&address(78)).await.unwrap();
         let advertised = format!("127.0.0.1:{}", proxy.address().port());
         let tansu = start_tansu(&advertised).await;
@@ -128,7 +119,6 @@ impl Kafka {
             .set("message.timeout.ms", "5000");
         Self {
             tansu: tokio::sync::Mutex::new(tansu),
-            _s3: s3_server,
             proxy,
             producer: producer.create().unwrap(),
             admin: config.create().unwrap(),
@@ -156,10 +146,6 @@ impl Kafka {
         Some(of.collect())
     }
 }
-
-/// moto's bucket, for tansu's files.
-const MAKE_BUCKET: &str = "import sys, urllib.request as r; \
-                           r.urlopen(r.Request(sys.argv[1], method='PUT')).read()";
 
 fn reason(message: &OwnedMessage) -> String {
     let mut headers = message.headers().unwrap().iter();

