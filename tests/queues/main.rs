@@ -14,6 +14,8 @@ mod dispositions;
 mod inbox;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "kafka")]
+mod kafka_offsets;
 mod nats;
 mod nats_dead_letters;
 mod nats_faults;

@@ -23,6 +23,12 @@ pub(crate) trait World {
     async fn left(&self) -> u64;
     /// How many consumers the broker has, if it tells.
     async fn consumers(&self) -> Option<usize>;
+    /// Watches from here on what the broker keeps of its consumers, with the records in that Redis.
+    async fn watch(&self, _redis: &str) {}
+    /// Ends that, and returns what was wrong.
+    async fn watched(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// How long the broker may be away: it is restarted, and the machine may be busy.
@@ -97,6 +103,7 @@ fn messages(usual: u32) -> u32 {
 )]
 pub(crate) async fn storm(world: &impl World, usual: u32) {
     let redis = RedisServer::start().await.unwrap();
+    world.watch(&redis.url()).await;
     let (lines, heard) = unbounded_channel();
     let mut heard = Heard {
         lines: heard,
@@ -191,6 +198,7 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
         }
     }
 
+    assert_eq!(world.watched().await, Vec::<String>::new());
     assert_eq!(left, 0, "the broker has messages left");
     let lost =
         (0..count).filter(|number| !heard.done.contains_key(number) && !dead.contains_key(number));

@@ -6,6 +6,7 @@ mod dead_letters;
 mod faults;
 mod handled;
 mod members;
+mod offsets;
 mod published;
 mod refused;
 mod revoked;
@@ -76,14 +77,7 @@ impl Cluster {
 
     /// The offset that the group has committed in a partition of `orders`.
     fn committed(&self, partition: i32) -> Option<i64> {
-        let mut list = TopicPartitionList::new();
-        list.add_partition("orders", partition);
-        let limit = Duration::from_secs(5);
-        let list = self.admin.committed_offsets(list, limit).ok()?;
-        match list.find_partition("orders", partition)?.offset() {
-            Offset::Offset(offset) => Some(offset),
-            _ => None,
-        }
+        committed(&self.admin, partition)
     }
 
     fn until_committed(&self, partition: i32, offset: i64) {
@@ -120,6 +114,17 @@ impl Cluster {
             found.len() >= count
         });
         found
+    }
+}
+
+fn committed(admin: &BaseConsumer, partition: i32) -> Option<i64> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition("orders", partition);
+    let limit = Duration::from_secs(5);
+    let list = admin.committed_offsets(list, limit).ok()?;
+    match list.find_partition("orders", partition)?.offset() {
+        Offset::Offset(offset) => Some(offset),
+        _ => None,
     }
 }
 
