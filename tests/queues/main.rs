@@ -16,6 +16,8 @@ mod inbox;
 mod kafka;
 #[cfg(feature = "kafka")]
 mod kafka_offsets;
+#[cfg(feature = "kafka")]
+mod kafka_stopped;
 mod nats;
 mod nats_dead_letters;
 mod nats_faults;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) enum Kind {
     Fails,
     /// No redelivery helps it.
     Unreadable,
+    /// Its first body waits until the test has made a file with its number.
+    Waits,
 }
 
 #[derive(Debug, thiserror::Error, ErrorPolicy)]
@@ -45,6 +48,11 @@ pub(crate) enum HandleError {
     Idempotency(#[from] Error),
 }
 
+/// What the test tells its consumers.
+fn variable(name: &str) -> String {
+    std::env::var(format!("QUEUES_{name}")).unwrap()
+}
+
 /// One line on standard output, at once.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
@@ -52,7 +60,7 @@ fn say(line: &str) {
     let _ = out.flush();
 }
 
-#[idempotent(name = "mails.on_order", key = key, ttl = "10m", lease = "5s", max_attempts = 2)]
+#[idempotent(name = "mails.on_order", key = key, ttl = "10m", max_attempts = 2)]
 pub(crate) async fn on_order(key: MessageKey, mail: Mail) -> Result<(), HandleError> {
     let attempt = idem::current().expect("a body").attempt();
     say(&format!("begun {} {attempt}", mail.number));
@@ -60,6 +68,12 @@ pub(crate) async fn on_order(key: MessageKey, mail: Mail) -> Result<(), HandleEr
         Kind::Hangs if attempt == 1 => std::future::pending().await,
         Kind::Fails => return Err(HandleError::Failed),
         Kind::Unreadable => return Err(HandleError::Unreadable),
+        Kind::Waits if attempt == 1 => {
+            let open = PathBuf::from(variable("GATES")).join(mail.number.to_string());
+            while !open.exists() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
         _ => tokio::time::sleep(Duration::from_millis(2)).await,
     }
     say(&format!("done {} {attempt}", mail.number));
@@ -87,14 +101,14 @@ async fn handle(delivery: Delivery) -> Result<(), HandleError> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "this is the consumer process of the tests beside it, which start it"]
 async fn consumer() {
-    let variable = |name: &str| std::env::var(format!("QUEUES_{name}")).unwrap();
     let url = variable("BROKER");
     let concurrency = variable("CONCURRENCY").parse().unwrap();
     // A machine that does much else takes its time.
     let limit = Duration::from_secs(15);
     let store = RedisStore::builder().url(variable("REDIS"));
     let store = store.time_limit(limit).connect_time_limit(limit).connect();
-    idem::install(Idempotency::new(store.await.unwrap())).unwrap();
+    let idempotency = Idempotency::builder(store.await.unwrap()).lease(&*variable("LEASE"));
+    idem::install(idempotency.build()).unwrap();
     // The test closes standard input.
     let shutdown = async {
         let mut line = String::new();
@@ -153,11 +167,25 @@ impl Worker {
         concurrency: usize,
         lines: &UnboundedSender<String>,
     ) -> Self {
+        Self::holding(broker, redis, concurrency, lines, "5s", Path::new(""))
+    }
+
+    /// The same with the lease of its calls, and the folder of the files that bodies wait for.
+    pub(crate) fn holding(
+        broker: &str,
+        redis: &str,
+        concurrency: usize,
+        lines: &UnboundedSender<String>,
+        lease: &str,
+        gates: &Path,
+    ) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "worker::consumer", "--ignored", "--nocapture"])
             .env("QUEUES_BROKER", broker)
             .env("QUEUES_REDIS", redis)
             .env("QUEUES_CONCURRENCY", concurrency.to_string())
+            .env("QUEUES_LEASE", lease)
+            .env("QUEUES_GATES", gates)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -178,6 +206,36 @@ impl Worker {
 
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.unwrap();
+    }
+
+    /// Stops it (SIGSTOP), and returns when all its threads stand still: a signal reaches one after
+    /// the other.
+    pub(crate) async fn stop(&self) {
+        self.signal("-STOP").await;
+        let threads = format!("/proc/{}/task", self.child.id().unwrap());
+        let stands_still = || {
+            std::fs::read_dir(&threads).unwrap().all(|thread| {
+                // One that has ended has no state.
+                let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+                let stat = stat.unwrap_or_default();
+                let state = stat.rsplit(')').next().unwrap().trim_start();
+                state.is_empty() || state.starts_with('T')
+            })
+        };
+        while !stands_still() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Lets it go on.
+    pub(crate) async fn go_on(&self) {
+        self.signal("-CONT").await;
+    }
+
+    async fn signal(&self, signal: &str) {
+        let process = self.child.id().unwrap().to_string();
+        let sent = Command::new("kill").args([signal, &process]).status().await;
+        assert!(sent.unwrap().success());
     }
 
     /// Has it end as a service is ended, and waits for that.
