@@ -1,9 +1,11 @@
 //! How many messages a second a consumer handles, beside a bare one of the same client.
 
 mod amqp;
+mod kafka;
 mod nats;
 
 use std::future::Future;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,7 @@ pub(crate) struct Args {
 enum Broker {
     Rabbitmq,
     Nats,
+    Kafka,
 }
 
 /// What handles the messages.
@@ -95,15 +98,30 @@ pub(crate) struct Shared {
     redis: MultiplexedConnection,
     idempotency: Idempotency,
     handled: AtomicU32,
+    /// When the first message was handled, and the last.
+    first: OnceLock<Instant>,
+    last: OnceLock<Instant>,
     all: Notify,
 }
 
 impl Shared {
     /// One message is done with.
     pub(crate) fn count(&self) {
-        if self.handled.fetch_add(1, Ordering::Relaxed) + 1 == self.messages {
+        let before = self.handled.fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
+            let _ = self.first.set(Instant::now());
+        }
+        if before + 1 == self.messages {
+            let _ = self.last.set(Instant::now());
             self.all.notify_one();
         }
+    }
+
+    /// The time between the first message and the last.
+    fn handling(&self) -> Result<Duration> {
+        let (first, last) = (self.first.get(), self.last.get());
+        let (first, last) = first.zip(last).context("not all were handled")?;
+        Ok(last.duration_since(*first))
     }
 
     /// Ends when all messages are.
@@ -159,6 +177,10 @@ impl Shared {
 
 /// A broker with the messages of one measurement.
 pub(crate) trait Filled {
+    /// Whether a consumer joins a group, and waits for that. Then its time is that from the first
+    /// message to the last.
+    const IS_JOINED: bool = false;
+
     async fn fill(&self, messages: u32) -> Result<()>;
     /// Handles all messages.
     async fn consume(&self, subject: Subject, shared: &Shared) -> Result<()>;
@@ -175,6 +197,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         match args.broker {
             Broker::Rabbitmq => rates(&amqp::RabbitMq::start().await?, &subjects, &extent).await,
             Broker::Nats => rates(&nats::Nats::start().await?, &subjects, &extent).await,
+            Broker::Kafka => rates(&kafka::Kafka::start().await?, &subjects, &extent).await,
         }
     };
     let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -188,7 +211,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// All subjects over both brokers.
+/// All subjects over each broker.
 pub(crate) async fn measure(extent: &Extent, report: &mut Report) -> Result<()> {
     let broker = amqp::RabbitMq::start().await;
     if let Some(broker) = report.started("RabbitMQ", broker) {
@@ -204,6 +227,14 @@ pub(crate) async fn measure(extent: &Extent, report: &mut Report) -> Result<()> 
             .groups
             .push(group("NATS JetStream, file storage", &all));
     }
+    let broker = kafka::Kafka::start().await;
+    if let Some(broker) = report.started("Messages over Kafka", broker) {
+        report.server(broker.version());
+        let all = Box::pin(rates(&broker, &Subject::ALL, extent)).await?;
+        report
+            .groups
+            .push(group("Kafka's protocol, by tansu in its memory", &all));
+    }
     Ok(())
 }
 
@@ -214,7 +245,7 @@ fn of(rates: &Rates, subject: Subject) -> &[f64] {
     &rates[subject as usize]
 }
 
-async fn rates(broker: &impl Filled, subjects: &[Subject], extent: &Extent) -> Result<Rates> {
+async fn rates<B: Filled>(broker: &B, subjects: &[Subject], extent: &Extent) -> Result<Rates> {
     let redis = RedisServer::start().await?;
     let connection = redis::Client::open(redis.url())?
         .get_multiplexed_async_connection()
@@ -232,15 +263,21 @@ async fn rates(broker: &impl Filled, subjects: &[Subject], extent: &Extent) -> R
                 redis: connection.clone(),
                 idempotency: idempotency.clone(),
                 handled: AtomicU32::new(0),
+                first: OnceLock::new(),
+                last: OnceLock::new(),
                 all: Notify::new(),
             };
             let begun = Instant::now();
             within(broker.consume(subject, &shared))
                 .await
                 .with_context(|| format!("{subject:?}"))?;
+            let mut took = begun.elapsed();
+            if B::IS_JOINED {
+                took = shared.handling()?;
+            }
             // The first round warms up.
             if round > 0 {
-                let rate = f64::from(extent.messages) / begun.elapsed().as_secs_f64();
+                let rate = f64::from(extent.messages) / took.as_secs_f64();
                 rates[subject as usize].push(rate);
             }
         }

@@ -126,6 +126,9 @@ fn ensure_servers(workspace: &Workspace) -> Result<()> {
             workspace.shell().set_var(server.given, program);
         }
     }
+    if let Some(program) = servers::tansu(workspace) {
+        workspace.shell().set_var(servers::TANSU, program);
+    }
     Ok(())
 }
 
