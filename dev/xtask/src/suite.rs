@@ -59,6 +59,8 @@ const MODULES_OF_CI: &str = "in_ci::";
 const ON_MYSQL: &str = "real_mysql";
 /// The tests that need a real broker of Kafka, which run at night, have this in their names.
 const ON_KAFKA: &str = "real_kafka";
+/// The storms of messages over brokers have this in their names.
+const STORMS: &str = "whatever_dies";
 /// The features that only CI builds: the older version of sqlx, and librdkafka.
 const FEATURES_OF_CI: [&str; 2] = ["sqlx-08", "kafka"];
 /// The package over librdkafka, which takes a minute to build. The pure part is in `idem-queue`.
@@ -231,21 +233,28 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
         ]);
         Ok(cargo.args(["--", "--ignored", "--test-threads=1"]).run()?)
     });
-    steps.run("storms", "10,000 messages over RabbitMQ and NATS", || {
-        let queues = programs
-            .iter()
-            .filter(|program| program.id == "idem-tests::queues");
-        let tests = Tests {
-            args: vec!["whatever_dies".to_owned()],
-            // Kafka's storm has 300 until one of 10,000 has passed over its S3 in memory.
-            skip: vec![ON_KAFKA],
-            env: vec![("IDEM_QUEUE_MESSAGES", "10000".into())],
-            ..Tests::default()
-        };
-        runner::run(workspace, queues, &tests)
-    });
-    steps.run("kafka", "storm and stops over a real broker", || {
-        let Some(tansu) = servers::tansu(workspace) else {
+    let tansu = servers::tansu(workspace).map(|program| (servers::TANSU, program));
+    steps.run(
+        "storms",
+        "10,000 messages over RabbitMQ, NATS and Kafka",
+        || {
+            let queues = programs
+                .iter()
+                .filter(|program| program.id == "idem-tests::queues");
+            let mut tests = Tests {
+                args: vec![STORMS.to_owned()],
+                env: vec![("IDEM_QUEUE_MESSAGES", "10000".into())],
+                ..Tests::default()
+            };
+            match tansu.clone() {
+                Some(given) => tests.env.push(given),
+                None => tests.skip.push(ON_KAFKA),
+            }
+            runner::run(workspace, queues, &tests)
+        },
+    );
+    steps.run("kafka", "members and offsets on a real broker", || {
+        let Some(given) = tansu.clone() else {
             return Ok(());
         };
         let queues = programs
@@ -253,9 +262,9 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
             .filter(|program| program.id == "idem-tests::queues");
         let tests = Tests {
             args: vec![ON_KAFKA.to_owned()],
-            env: vec![(servers::TANSU, tansu)],
+            skip: vec![STORMS],
+            env: vec![given],
             logs: "tansu",
-            ..Tests::default()
         };
         runner::run(workspace, queues, &tests)
     });
