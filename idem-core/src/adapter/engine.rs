@@ -21,7 +21,7 @@ pub(crate) use crate::call::owned::{
 pub(crate) use crate::call::prepared::{MISCONFIGURED, Prepared};
 pub(crate) use crate::call::reconcile::Question;
 pub(crate) use crate::call::report::NOT_RECORDED;
-pub(crate) use crate::call::start::{CallStart, Pause};
+pub(crate) use crate::call::start::Pause;
 pub(crate) use crate::encoding::key::{digest_after, escape, first_part, write_after};
 pub(crate) use crate::lease::term::Term;
 pub(crate) use crate::observe::{self, BodyWatch, Event, Observer};

@@ -1,11 +1,25 @@
 //! Changes of a record by hand, by its owner without a body.
 
+use std::sync::Arc;
+
+use crate::base::clock;
 use crate::call::judge::{GiveUp, StepLeft};
 use crate::call::owned::Owned;
 use crate::error::Error;
 use crate::record::{Audit, By, Encoded};
+use crate::runtime::Runtime;
+use crate::task::request::Request;
 
 impl Owned {
+    /// Claims a key for a caller that owns it or fails: it gets no outcome, and does nothing without
+    /// the store.
+    pub(crate) async fn claim(runtime: &Arc<Runtime>, request: &Request) -> Result<Self, Error> {
+        match runtime.claim_or_wait(request, clock::now()).await {
+            Ok(owned) => Ok(Self::new(runtime, request, owned)),
+            Err(why) => Err(runtime.reject(request, why)),
+        }
+    }
+
     /// Releases the key by hand, without a body.
     pub(crate) async fn give_back(mut self, by: Option<Box<By>>) -> Result<(), Error> {
         (self.is_by_hand, self.audit) = (true, by);

@@ -71,7 +71,7 @@ impl Runtime {
     ///
     /// The future holds only the common path. Waiting has a boxed future of its own, whose type
     /// ends here: types of nested calls must not be too deep for the compiler.
-    async fn claim_or_wait(
+    pub(super) async fn claim_or_wait(
         self: &Arc<Self>,
         request: &Request,
         began: Instant,

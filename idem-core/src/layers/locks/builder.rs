@@ -9,15 +9,15 @@ use std::sync::Arc;
 use super::{Lock, Locks};
 use crate::adapter::engine::body::{self, BodyExit};
 use crate::adapter::engine::{
-    CallMetadata, CallStart, MAX_LENGTH, Owned, Prepared, Rejected, Request, Runtime, Settings,
-    clock, current, held_keys,
+    CallMetadata, MAX_LENGTH, Owned, Prepared, Rejected, Request, Runtime, Settings, clock,
+    current, held_keys,
 };
 use crate::api::lease::Lease;
 use crate::api::operation::{Draft, Operation};
 use crate::bounds::IntoDuration;
 use crate::policy::Duplicate;
 use crate::record::{LOCK_PREFIX, RecordId, is_lock, is_valid_operation};
-use crate::{Error, Idempotency, KeyPart, Recorded};
+use crate::{Error, Idempotency, KeyPart};
 
 /// A lock that is to be acquired: its name, its keys and its settings. [`Idempotency::lock`] begins
 /// it.
@@ -354,20 +354,8 @@ impl Wanted {
 
     async fn acquire(&self, request: &Request) -> Result<Lock, Error> {
         self.check_reentry(request)?;
-        match self.runtime.begin(request).await? {
-            CallStart::Owner(owned) => {
-                let owned = Owned::new(&self.runtime, request, owned);
-                Ok(Lock::new(Lease::new(owned)))
-            }
-            // Somebody has settled the record by hand.
-            CallStart::Replay(Recorded {
-                attempt, outcome, ..
-            }) => {
-                let why = Rejected::Committed { attempt, outcome };
-                Err(self.runtime.reject(request, why))
-            }
-            CallStart::Unguarded(_) => Ok(Lock::new(Lease::unguarded())),
-        }
+        let owned = Owned::claim(&self.runtime, request).await?;
+        Ok(Lock::new(Lease::new(owned)))
     }
 
     async fn acquire_all(&self) -> Result<Locks, Error> {

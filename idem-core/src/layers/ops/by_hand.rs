@@ -4,8 +4,7 @@ use std::fmt::Display;
 
 use super::noting::{Noting, by};
 use crate::adapter::engine::{
-    CallStart, Event, Keepable, OutcomeWriter, Owned, Request, Runtime, STEPS_LEFT, TypeLabel,
-    current,
+    Event, Keepable, OutcomeWriter, Owned, Request, Runtime, STEPS_LEFT, TypeLabel, current,
 };
 use crate::api::operation::Operation;
 use crate::record::{RecordId, RecordInfo, RecordState, Removed, is_step};
@@ -134,13 +133,8 @@ impl Operation<'_> {
         let noting = Noting::begin(&runtime, id, "released", info.as_ref(), by.as_deref()).await?;
         request.by_hand();
         runtime.store.forget_known(&request.id);
-        let released = match runtime.begin(&request).await {
-            Ok(CallStart::Owner(owned)) => Owned::new(&runtime, &request, owned)
-                .give_back(by)
-                .await
-                .map(|()| true),
-            // This does not happen: duplicates and store failures are rejected above.
-            Ok(CallStart::Replay(_) | CallStart::Unguarded(_)) => Ok(false),
+        let released = match Owned::claim(&runtime, &request).await {
+            Ok(owned) => owned.give_back(by).await.map(|()| true),
             Err(error) => Err(error),
         };
         noting.end(released.as_ref().copied()).await;
@@ -213,23 +207,19 @@ impl Operation<'_> {
         let id = &request.id;
         let noting = Noting::begin(&runtime, id, "settled", found.as_ref(), by.as_deref()).await?;
         runtime.store.forget_known(&request.id);
-        let settled = match runtime.begin(&request).await {
-            Ok(CallStart::Owner(owned)) => {
+        let settled = match Owned::claim(&runtime, &request).await {
+            Ok(owned) => {
                 let writer = OutcomeWriter {
                     runtime: &runtime,
                     request: &request,
-                    attempt: owned.enrolled.term.attempt,
+                    attempt: owned.term().attempt,
                     label,
                 };
                 let outcome = writer
                     .encode(value, is_error)
                     .map_err(|why| unwritable(&request.id, &why));
-                Owned::new(&runtime, &request, owned)
-                    .record_by_hand(outcome, by)
-                    .await
+                owned.record_by_hand(outcome, by).await
             }
-            // This does not happen: duplicates and store failures are rejected above.
-            Ok(CallStart::Replay(_) | CallStart::Unguarded(_)) => Ok(()),
             Err(error) => Err(error),
         };
         noting.end(settled.as_ref().map(|()| true)).await;
