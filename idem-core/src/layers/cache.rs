@@ -16,7 +16,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::time::Instant;
 
 use crate::adapter::engine::sync::{Mutex, MutexGuard};
-use crate::adapter::engine::{DynStore, FirstSent, StepAnswer, clock, reserved};
+use crate::adapter::engine::{AnyStore, DynStore, FirstSent, StepAnswer, clock, reserved};
 use crate::record::{Commit, Encoded, Ownership, RecordId, Removed};
 use crate::{Builder, Fingerprint, StoreError};
 
@@ -49,11 +49,12 @@ impl Builder {
     /// ```
     #[must_use]
     pub fn local_cache(mut self, max_entries: usize) -> Self {
-        let wrapped = (max_entries > 0).then(|| {
-            let store = self.store.clone();
-            store.around(|inside| Cached::new(inside, max_entries))
-        });
-        self.wrap("local_cache", wrapped);
+        let is_wanted = max_entries > 0 && !self.store.is_local();
+        let cached = is_wanted.then(|| Cached::new(self.store.clone(), max_entries));
+        self.wrap(
+            "local_cache",
+            cached.map(|cached| Arc::new(cached) as AnyStore),
+        );
         self
     }
 }
@@ -216,7 +217,7 @@ mod tests {
 
     use super::*;
     use crate::record::{Claim, Claimed, CodecId, Owner};
-    use crate::store::{AnyStore, StoreHandle};
+    use crate::store::StoreHandle;
     use crate::{Idempotency, Key, MemoryStore};
 
     const TTL: Duration = Duration::from_secs(100);

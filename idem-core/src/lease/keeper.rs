@@ -454,6 +454,7 @@ mod tests;
 pub(crate) mod explored {
     use super::*;
     use crate::MemoryStore;
+    use crate::store::Store as _;
 
     pub(crate) struct Kept(Arc<LeaseKeeper>);
 
@@ -466,7 +467,7 @@ pub(crate) mod explored {
     pub(crate) fn start() -> Kept {
         let round_trips = Arc::new(RoundTrips::new(Observer::default()));
         Kept(Arc::new(LeaseKeeper::new(
-            AnyStore::new(MemoryStore::new()),
+            MemoryStore::new().into_handle().0,
             round_trips,
         )))
     }

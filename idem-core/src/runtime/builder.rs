@@ -28,7 +28,7 @@ impl Idempotency {
     /// Creates a builder, to set other defaults.
     pub fn builder(store: impl Store) -> Builder {
         Builder {
-            store: AnyStore::new(store),
+            store: store.into_handle().0,
             wrapped: None,
             settings: Settings::DEFAULT,
             codec: AnyCodec::default(),

@@ -422,11 +422,12 @@ mod explored {
     #[test]
     fn a_claim_that_is_added_while_another_is_being_undone_is_undone_as_well() {
         explore(|| {
-            let store = AnyStore::new(InTurn {
+            let store = InTurn {
                 first: id("first"),
                 undone: Notify::new(),
                 is_undone: Mutex::default(),
-            });
+            };
+            let store = store.into_handle().0;
             let keepers = LeaseKeepers::new(store.clone(), Observer::default());
             let undoing = Arc::new(Undoing::new(store, Observer::default(), &keepers));
             let background = Arc::new(Background::default());

@@ -2,7 +2,6 @@
 //! with futures; users hold a cheap handle.
 
 use std::any::Any;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::record::{
 
 /// A store as a runtime holds it: what [`Store::into_handle`] returns.
 #[derive(Clone)]
-pub struct StoreHandle(AnyStore);
+pub struct StoreHandle(pub(crate) AnyStore);
 
 impl StoreHandle {
     /// Puts a store behind a pointer.
@@ -36,7 +35,7 @@ impl StoreHandle {
     }
 
     pub(crate) fn of(store: impl DynStore) -> Self {
-        Self(AnyStore(Arc::new(store)))
+        Self(Arc::new(store))
     }
 }
 
@@ -85,43 +84,17 @@ impl std::fmt::Debug for StoreHandle {
     }
 }
 
-/// Any store. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct AnyStore(Arc<dyn DynStore>);
+/// Any store, or a store around one.
+pub(crate) type AnyStore = Arc<dyn DynStore>;
 
 /// The answer of a step, now or later.
 pub(crate) type StepAnswer<'a, T> =
     Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
 
-impl AnyStore {
-    pub(crate) fn new(store: impl Store) -> Self {
-        store.into_handle().0
-    }
-
-    /// The same store as users hold it.
-    pub(crate) fn handle(&self) -> StoreHandle {
-        StoreHandle(self.clone())
-    }
-
+impl dyn DynStore {
     /// The store itself, if it is of this type.
     pub(crate) fn of<S: Store>(&self) -> Option<&S> {
         self.as_any().downcast_ref()
-    }
-
-    /// Puts another store around this one, unless it is in this process.
-    pub(crate) fn around<S: DynStore>(self, wrap: impl FnOnce(Arc<dyn DynStore>) -> S) -> Self {
-        if self.is_local() {
-            return self;
-        }
-        Self(Arc::new(wrap(self.0)))
-    }
-}
-
-impl Deref for AnyStore {
-    type Target = dyn DynStore;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.0
     }
 }
 

@@ -37,7 +37,7 @@ impl Noting {
         let Some(By { who, why }) = by else {
             return Ok(Self(None));
         };
-        let store = runtime.store.handle();
+        let store = StoreHandle(runtime.store.clone());
         let decision = Decision::about(id, name, found);
         let noted = Trail::new(&store)
             .note(&decision, who, why)

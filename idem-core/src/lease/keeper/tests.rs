@@ -27,7 +27,7 @@ struct Renews(Arc<(AtomicUsize, AtomicUsize, AtomicUsize)>);
 
 impl Renews {
     fn keepers(&self) -> LeaseKeepers {
-        LeaseKeepers::new(AnyStore::new(self.clone()), Observer::default())
+        LeaseKeepers::new(self.clone().into_handle().0, Observer::default())
     }
 
     fn counts(&self) -> (usize, usize) {
@@ -82,7 +82,7 @@ impl Store for Renews {
 }
 
 fn keepers() -> LeaseKeepers {
-    LeaseKeepers::new(AnyStore::new(MemoryStore::new()), Observer::default())
+    LeaseKeepers::new(MemoryStore::new().into_handle().0, Observer::default())
 }
 
 fn term(length: Duration) -> Term {
