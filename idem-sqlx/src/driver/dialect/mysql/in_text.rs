@@ -147,7 +147,7 @@ impl Mysql {
         if !self.lacks_set_statement.load(Ordering::Relaxed)
             && let Some(put) = put
         {
-            let text = Arc::from(format!("{look}{put}; SELECT ROW_COUNT()"));
+            let text = Arc::from(format!("{look}{put}"));
             match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
                 Ok(rows) => {
                     let changed: Option<i64> = rows.last().map(|row| row.try_get(0)).transpose()?;

@@ -23,8 +23,10 @@ use crate::table::Table;
 pub(super) struct Statements {
     /// The table's quoted name.
     table_name: String,
-    /// Sets a variable that only a usable session can compute.
-    usable: Arc<str>,
+    /// What only a usable session can compute: see [`usable`].
+    usable: String,
+    /// Sets a variable to it.
+    check: Arc<str>,
     inserts: InsertParts,
     then_read: Arc<str>,
     then_read_revisions: Arc<str>,
@@ -139,7 +141,8 @@ impl Statements {
         let session = &format!("(SELECT {usable} AS usable) AS session");
         Self {
             table_name: t.clone(),
-            usable: format!("SET @idem_usable = {usable}").into(),
+            usable: usable.clone(),
+            check: format!("SET @idem_usable = {usable}").into(),
             inserts: InsertParts {
                 insert: format!("INSERT INTO {t} ({COLUMNS}) VALUES ").into(),
                 insert_ignoring: format!("INSERT IGNORE INTO {t} ({COLUMNS}) SELECT ").into(),
@@ -172,7 +175,7 @@ impl Statements {
         lock_limit: Option<Duration>,
     ) -> Arc<str> {
         let mut text = String::with_capacity(2048);
-        let _ = write!(text, "{}; ", self.usable);
+        let _ = write!(text, "{}; ", self.check);
         if let Some(wait) = lock_limit {
             let _ = write!(text, "{}; ", limit(wait));
         }
@@ -197,7 +200,7 @@ impl Statements {
         lock_limit: Option<Duration>,
     ) -> Arc<str> {
         let mut text = String::with_capacity(1024);
-        let _ = write!(text, "{}; ", self.usable);
+        let _ = write!(text, "{}; ", self.check);
         if let Some(wait) = lock_limit {
             let _ = write!(text, "{}; ", limit(wait));
         }
@@ -238,7 +241,7 @@ impl Statements {
 
     /// Writes each row that does not exist, and reads the revisions that are there then.
     pub(super) fn insert_all(&self, rows: &[(RecordId, Columns)]) -> Arc<str> {
-        let mut text = format!("{}; {}", self.usable, self.inserts.insert);
+        let mut text = format!("{}; {}", self.check, self.inserts.insert);
         for (index, (id, columns)) in rows.iter().enumerate() {
             if index > 0 {
                 text.push_str(", ");
@@ -518,7 +521,7 @@ impl Statements {
     pub(super) fn renew(&self, leases: &[&LeaseRenewal], revision: i64) -> Arc<str> {
         let mut text = format!(
             "{}; {UNGUARDED} UPDATE (SELECT operation, `key`, GREATEST(CASE owner",
-            self.usable
+            self.check
         );
         for lease in leases {
             text.push_str(" WHEN ");

@@ -112,7 +112,7 @@ impl Statements {
     /// characters. They are made of bytes, because a name of a database and a key need not have a
     /// character set in common.
     pub(in super::super) fn name_key(&self, id: &RecordId) -> String {
-        let mut text = format!("{}, @idem_key = ", self.usable);
+        let mut text = format!("{}, @idem_key = ", self.check);
         push_text(&mut text, Some(id.key().as_bytes()));
         text.push_str(
             " COLLATE utf8mb4_bin, @idem_lock = CONCAT('idem.', \
@@ -131,14 +131,15 @@ impl Statements {
         // It has the key in it, so it waits for no table for longer than a statement that is slow.
         let hint = "SELECT /*+ MAX_EXECUTION_TIME(100) */";
         let mut text = format!(
-            "{}; SET TRANSACTION READ WRITE; /*M! SET STATEMENT lock_wait_timeout = 0 FOR */ {}",
-            self.usable,
+            "SET TRANSACTION READ WRITE; /*M! SET STATEMENT lock_wait_timeout = 0 FOR */ {}",
             self.then_read.replacen("SELECT", hint, 1)
         );
         push_id(&mut text, id);
+        // Where there is no row, the claim that follows looks at its session.
+        let usable = &self.usable;
         let _ = write!(
             text,
-            " AND @@autocommit = 1 AND {LEVEL} <> 'READ-UNCOMMITTED'"
+            " AND @@autocommit = 1 AND {LEVEL} <> 'READ-UNCOMMITTED' AND {usable} > 0"
         );
         text.into()
     }
@@ -150,7 +151,7 @@ impl Statements {
         let mut row = String::with_capacity(1024);
         push_cells(&mut row, id, columns);
         let insert = &self.inserts.insert;
-        format!("{}; {AT_ONCE} {insert}({row})", self.usable).into()
+        format!("{}; {AT_ONCE} {insert}({row})", self.check).into()
     }
 
     /// Writes a row where there is none, and reads the one that stands there then, whatever this
@@ -234,7 +235,8 @@ impl Statements {
 
     /// As `put_owned`, for a row that this transaction has claimed, with all values in the text: it
     /// waits for no lock. If this transaction has ended, another one may have locked the row. Then
-    /// it fails. `None`: the outcome is sent in pieces.
+    /// it fails. The row that it returns begins with how many rows it has changed. `None`: the
+    /// outcome is sent in pieces.
     pub(in super::super) fn put_claimed(
         &self,
         id: &RecordId,
@@ -250,7 +252,8 @@ impl Statements {
         let mut outcome = String::new();
         push_bytes(&mut outcome, payload);
         let put = self.put_in_text(id, Guard::Claimed(owner), columns, [key, outcome]);
-        Some(format!("{}; {AT_ONCE_IF_HARMLESS} {put}", self.usable).into())
+        let usable = &self.usable;
+        Some(format!("{AT_ONCE_IF_HARMLESS} {put}; SELECT ROW_COUNT(), {usable} LIMIT 1").into())
     }
 
     /// As `put_owned` or `put_as_read`.
