@@ -229,9 +229,9 @@ async fn what_would_change_the_statements_is_refused(url: &str) {
         let error = called.run_in(&mut tx, async |_| Ok::<_, Failed>(1)).await;
         let error = error.unwrap_err();
         assert!(error.to_string().contains(because), "{error}");
-        // Where a store has looked at other connections.
-        for operation in ["begun", "new"] {
-            let called = looked_at.operation(operation).key(set);
+        // Where a store has looked at other connections; the last has been called.
+        for (operation, key) in [("begun", set), ("new", set), ("begun", "0")] {
+            let called = looked_at.operation(operation).key(key);
             let called = called.transaction(&bad, async |_| Err::<u32, _>(Failed::Down));
             let error = called.await.unwrap_err();
             assert!(error.to_string().contains(because), "{error}");
