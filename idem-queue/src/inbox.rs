@@ -34,6 +34,8 @@ pub struct Record<M> {
     partition: i32,
     key: Option<Bytes>,
     receipt: Receipt,
+    /// Which message of all partitions it was.
+    arrival: u64,
     message: M,
     is_again: AtomicBool,
     _memory: Memory,
@@ -99,12 +101,16 @@ pub enum After {
 /// offset for each partition.
 ///
 /// Messages with the same record key in a partition begin one after the other: the next when the
-/// one before is settled. Others, and those without a key, do not wait for each other.
+/// one before is settled. Others, and those without a key, do not wait for each other. Of those that
+/// may begin, the first one that was received begins first. So what comes again, and what waited for
+/// its record key, does not wait for messages that were fetched after it as well.
 #[derive(Debug)]
 pub struct Inbox<M> {
     partitions: BTreeMap<i32, Partition>,
-    /// Messages that may begin.
-    ready: VecDeque<Arc<Record<M>>>,
+    /// Messages that may begin, by arrival.
+    ready: BTreeMap<u64, Arc<Record<M>>>,
+    /// The number of messages received.
+    received: u64,
     /// Messages that come again, until their pause ends.
     pausing: HashMap<Place, Arc<Record<M>>>,
     /// The record keys of which a message is ready, running or pausing.
@@ -159,7 +165,8 @@ impl<M> Default for Inbox<M> {
     fn default() -> Self {
         Self {
             partitions: BTreeMap::new(),
-            ready: VecDeque::new(),
+            ready: BTreeMap::new(),
+            received: 0,
             pausing: HashMap::new(),
             lanes: HashMap::new(),
         }
@@ -181,7 +188,7 @@ impl<M> Inbox<M> {
     /// Begins the end of an assignment: what waits is dropped, and what runs may still be settled.
     pub fn end(&mut self, partitions: &[i32]) {
         let stays = |partition| !partitions.contains(&partition);
-        self.ready.retain(|record| stays(record.partition));
+        self.ready.retain(|_, record| stays(record.partition));
         self.pausing.retain(|(partition, _), _| stays(*partition));
         // A body that goes on keeps its lane, also if the partition comes back meanwhile.
         self.lanes.retain(|(partition, _), lane| {
@@ -222,10 +229,12 @@ impl<M> Inbox<M> {
         let Some(receipt) = partition.offsets.receive(fetched.offset) else {
             return;
         };
+        self.received += 1;
         let record = Arc::new(Record {
             partition: fetched.partition,
             key: fetched.key,
             receipt,
+            arrival: self.received,
             message: fetched.message,
             is_again: AtomicBool::new(false),
             _memory: Memory::new(fetched.size, &partition.bytes),
@@ -240,12 +249,16 @@ impl<M> Inbox<M> {
             }
             None => {}
         }
-        self.ready.push_back(record);
+        self.make_ready(record);
+    }
+
+    fn make_ready(&mut self, record: Arc<Record<M>>) {
+        self.ready.insert(record.arrival, record);
     }
 
     /// Returns the next message for a handler.
     pub fn begin(&mut self) -> Option<Arc<Record<M>>> {
-        while let Some(record) = self.ready.pop_front() {
+        while let Some((_, record)) = self.ready.pop_first() {
             // The broker may have gone back behind it.
             if self.is_void(&record) {
                 self.advance(&record);
@@ -288,14 +301,16 @@ impl<M> Inbox<M> {
                 self.pausing.insert(record.place(), record);
                 return true;
             }
-            After::Dropped => self.ready.push_front(record),
+            After::Dropped => self.make_ready(record),
         }
         false
     }
 
     /// Ends the pause of a message.
     pub fn wake(&mut self, place: &Place) {
-        self.ready.extend(self.pausing.remove(place));
+        if let Some(record) = self.pausing.remove(place) {
+            self.make_ready(record);
+        }
     }
 
     /// Lets the next message with this record key begin.
@@ -305,7 +320,7 @@ impl<M> Inbox<M> {
         };
         let next = self.lanes.get_mut(&lane);
         if let Some(next) = next.and_then(|lane| lane.behind.pop_front()) {
-            self.ready.push_back(next);
+            self.make_ready(next);
         } else {
             self.lanes.remove(&lane);
         }

@@ -83,6 +83,30 @@ fn a_message_whose_handler_was_dropped_begins_again_before_the_others_of_its_key
 }
 
 #[test]
+fn a_message_that_comes_again_and_one_whose_turn_has_come_begin_before_what_was_fetched_later() {
+    let mut inbox = assigned(&[0, 1]);
+    for (offset, key, message) in [
+        (0, "", "fails"),
+        (1, "a", "a1"),
+        (2, "a", "a2"),
+        (3, "", "backlog 1"),
+        (4, "", "backlog 2"),
+    ] {
+        inbox.receive(fetched(0, offset, key, message));
+    }
+    inbox.receive(fetched(1, 0, "", "other partition"));
+    let fails = inbox.begin().unwrap();
+    let a1 = inbox.begin().unwrap();
+    assert!(inbox.take_back(fails.clone(), After::Again));
+    assert!(inbox.settle(&a1));
+    inbox.take_back(a1, After::Settled);
+    assert_eq!(*inbox.begin().unwrap().message(), "a2");
+    inbox.wake(&fails.place());
+    let expected = ["fails", "backlog 1", "backlog 2", "other partition"];
+    assert_eq!(begun(&mut inbox).0, expected);
+}
+
+#[test]
 fn nothing_of_a_partition_begins_that_is_being_revoked_and_what_runs_may_still_be_settled() {
     let mut inbox = assigned(&[0, 1]);
     for (partition, offset, key, message) in [
