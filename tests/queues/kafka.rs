@@ -66,7 +66,7 @@ async fn start(command: &mut Command, address: &str) -> Child {
 
 async fn start_tansu(listener: &str, s3: &str, proxy: &str) -> Child {
     let program = env::var_os(PROGRAM).map_or_else(
-        || panic!("`{PROGRAM}` must name the program `tansu`, as `cargo xtask night` makes it"),
+        || panic!("`{PROGRAM}` must name the program `tansu`, as `cargo xtask ci` makes it"),
         PathBuf::from,
     );
     let mut command = Command::new(program);

@@ -57,7 +57,7 @@ const PROGRAMS_OF_CI: [&str; 3] = ["topologies", "mutants", "queues"];
 const MODULES_OF_CI: &str = "in_ci::";
 /// The tests that need a real MySQL have this in their names.
 const ON_MYSQL: &str = "real_mysql";
-/// The tests that need a real broker of Kafka, which run at night, have this in their names.
+/// The tests that need a real broker of Kafka have this in their names.
 const ON_KAFKA: &str = "real_kafka";
 /// The storms of messages over brokers have this in their names.
 const STORMS: &str = "whatever_dies";
@@ -75,8 +75,8 @@ const LEFT_TO_CI: &str = "Left to `cargo xtask ci`: MySQL itself, Valkey, PgBoun
 /// The last lines of CI's tests.
 const LEFT_TO_NIGHT: &str = "Left to `cargo xtask night`: the largest worlds of the model, storms \
                              of 10,000 messages, clients in Python and Node, the stores on \
-                             PostgreSQL 18, Redis 8 and Valkey 9, JetStream on the newest NATS, Kafka on \
-                             a real broker, and builds with the oldest dependencies.";
+                             PostgreSQL 18, Redis 8 and Valkey 9, JetStream on the newest NATS, and \
+                             builds with the oldest dependencies.";
 
 /// `cargo xtask test`: every promise over every store, and every guide.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
@@ -218,7 +218,7 @@ fn programs_of_ci(workspace: &Workspace) -> Result<Vec<TestProgram>> {
 
 /// `cargo xtask night`: what takes too long for each change.
 pub(crate) fn night(workspace: &Workspace) -> Result<()> {
-    ensure_for_ci(workspace)?;
+    let mut storms = ensure_for_ci(workspace)?;
     let programs = programs_of_ci(workspace)?;
     let mut steps = Steps::of("night");
     steps.run("model", "the largest worlds", || {
@@ -233,7 +233,6 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
         ]);
         Ok(cargo.args(["--", "--ignored", "--test-threads=1"]).run()?)
     });
-    let tansu = servers::tansu(workspace).map(|program| (servers::TANSU, program));
     steps.run(
         "storms",
         "10,000 messages over RabbitMQ, NATS and Kafka",
@@ -241,33 +240,11 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
             let queues = programs
                 .iter()
                 .filter(|program| program.id == "idem-tests::queues");
-            let mut tests = Tests {
-                args: vec![STORMS.to_owned()],
-                env: vec![("IDEM_QUEUE_MESSAGES", "10000".into())],
-                ..Tests::default()
-            };
-            match tansu.clone() {
-                Some(given) => tests.env.push(given),
-                None => tests.skip.push(ON_KAFKA),
-            }
-            runner::run(workspace, queues, &tests)
+            storms.args.push(STORMS.to_owned());
+            storms.env.push(("IDEM_QUEUE_MESSAGES", "10000".into()));
+            runner::run(workspace, queues, &storms)
         },
     );
-    steps.run("kafka", "members and offsets on a real broker", || {
-        let Some(given) = tansu.clone() else {
-            return Ok(());
-        };
-        let queues = programs
-            .iter()
-            .filter(|program| program.id == "idem-tests::queues");
-        let tests = Tests {
-            args: vec![ON_KAFKA.to_owned()],
-            skip: vec![STORMS],
-            env: vec![given],
-            logs: "tansu",
-        };
-        runner::run(workspace, queues, &tests)
-    });
     steps.run(
         "clients",
         "the HTTP layer with clients in Python and Node",
@@ -327,7 +304,10 @@ fn ensure_for_ci(workspace: &Workspace) -> Result<Tests> {
         Some(program) => tests.env.push((servers::MYSQL.given, program.into())),
         None => tests.skip.push(ON_MYSQL),
     }
-    tests.skip.push(ON_KAFKA);
+    match servers::tansu(workspace) {
+        Some(program) => tests.env.push((servers::TANSU, program)),
+        None => tests.skip.push(ON_KAFKA),
+    }
     Ok(tests)
 }
 
