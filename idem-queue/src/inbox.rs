@@ -34,8 +34,6 @@ pub struct Record<M> {
     partition: i32,
     key: Option<Bytes>,
     receipt: Receipt,
-    /// Which message of all partitions it was.
-    arrival: u64,
     message: M,
     is_again: AtomicBool,
     _memory: Memory,
@@ -101,16 +99,18 @@ pub enum After {
 /// offset for each partition.
 ///
 /// Messages with the same record key in a partition begin one after the other: the next when the
-/// one before is settled. Others, and those without a key, do not wait for each other. Of those that
-/// may begin, the first one that was received begins first. So what comes again, and what waited for
-/// its record key, does not wait for messages that were fetched after it as well.
+/// one before is settled. Others, and those without a key, do not wait for each other.
+///
+/// What comes again, or has waited for its record key, takes turns with what has just been fetched.
+/// So a backlog does not keep it waiting, nor do many messages that fail keep the others waiting.
 #[derive(Debug)]
 pub struct Inbox<M> {
     partitions: BTreeMap<i32, Partition>,
-    /// Messages that may begin, by arrival.
-    ready: BTreeMap<u64, Arc<Record<M>>>,
-    /// The number of messages received.
-    received: u64,
+    /// Messages that may begin, and have not waited here.
+    fetched: VecDeque<Arc<Record<M>>>,
+    /// Messages that may begin after a pause, or after another one of their record key.
+    waited: VecDeque<Arc<Record<M>>>,
+    is_turn_of_waited: bool,
     /// Messages that come again, until their pause ends.
     pausing: HashMap<Place, Arc<Record<M>>>,
     /// The record keys of which a message is ready, running or pausing.
@@ -165,8 +165,9 @@ impl<M> Default for Inbox<M> {
     fn default() -> Self {
         Self {
             partitions: BTreeMap::new(),
-            ready: BTreeMap::new(),
-            received: 0,
+            fetched: VecDeque::new(),
+            waited: VecDeque::new(),
+            is_turn_of_waited: false,
             pausing: HashMap::new(),
             lanes: HashMap::new(),
         }
@@ -188,7 +189,8 @@ impl<M> Inbox<M> {
     /// Begins the end of an assignment: what waits is dropped, and what runs may still be settled.
     pub fn end(&mut self, partitions: &[i32]) {
         let stays = |partition| !partitions.contains(&partition);
-        self.ready.retain(|_, record| stays(record.partition));
+        self.fetched.retain(|record| stays(record.partition));
+        self.waited.retain(|record| stays(record.partition));
         self.pausing.retain(|(partition, _), _| stays(*partition));
         // A body that goes on keeps its lane, also if the partition comes back meanwhile.
         self.lanes.retain(|(partition, _), lane| {
@@ -229,12 +231,10 @@ impl<M> Inbox<M> {
         let Some(receipt) = partition.offsets.receive(fetched.offset) else {
             return;
         };
-        self.received += 1;
         let record = Arc::new(Record {
             partition: fetched.partition,
             key: fetched.key,
             receipt,
-            arrival: self.received,
             message: fetched.message,
             is_again: AtomicBool::new(false),
             _memory: Memory::new(fetched.size, &partition.bytes),
@@ -249,16 +249,22 @@ impl<M> Inbox<M> {
             }
             None => {}
         }
-        self.make_ready(record);
+        self.fetched.push_back(record);
     }
 
-    fn make_ready(&mut self, record: Arc<Record<M>>) {
-        self.ready.insert(record.arrival, record);
+    fn next_ready(&mut self) -> Option<Arc<Record<M>>> {
+        self.is_turn_of_waited = !self.is_turn_of_waited;
+        let [first, second] = if self.is_turn_of_waited {
+            [&mut self.waited, &mut self.fetched]
+        } else {
+            [&mut self.fetched, &mut self.waited]
+        };
+        first.pop_front().or_else(|| second.pop_front())
     }
 
     /// Returns the next message for a handler.
     pub fn begin(&mut self) -> Option<Arc<Record<M>>> {
-        while let Some((_, record)) = self.ready.pop_first() {
+        while let Some(record) = self.next_ready() {
             // The broker may have gone back behind it.
             if self.is_void(&record) {
                 self.advance(&record);
@@ -301,16 +307,14 @@ impl<M> Inbox<M> {
                 self.pausing.insert(record.place(), record);
                 return true;
             }
-            After::Dropped => self.make_ready(record),
+            After::Dropped => self.waited.push_front(record),
         }
         false
     }
 
     /// Ends the pause of a message.
     pub fn wake(&mut self, place: &Place) {
-        if let Some(record) = self.pausing.remove(place) {
-            self.make_ready(record);
-        }
+        self.waited.extend(self.pausing.remove(place));
     }
 
     /// Lets the next message with this record key begin.
@@ -320,7 +324,7 @@ impl<M> Inbox<M> {
         };
         let next = self.lanes.get_mut(&lane);
         if let Some(next) = next.and_then(|lane| lane.behind.pop_front()) {
-            self.make_ready(next);
+            self.waited.push_back(next);
         } else {
             self.lanes.remove(&lane);
         }
