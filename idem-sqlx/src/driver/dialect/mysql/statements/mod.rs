@@ -73,11 +73,11 @@ const ID: &str = "CAST(operation AS BINARY), CAST(`key` AS BINARY)";
 /// A parameter of bytes as a text of these columns.
 const TEXT: &str = "CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin";
 
-/// Whether the session has a setting that changes what statements mean, except its time. The first
-/// two are those of `ORACLE` and of `EMPTY_STRING_IS_NULL`, shown by what they do: a name is searched
-/// for in the modes' text, which the server writes anew each time.
-const IS_ODD: &str = "(NULL || 0) IS NOT NULL OR '' IS NULL \
-    OR @@completion_type <> 'NO_CHAIN' OR @@sql_select_limit < 18446744073709551615";
+/// Whether the session has a setting that changes what statements mean, except its time. `MariaDB`
+/// has two modes that do, `ORACLE` and `EMPTY_STRING_IS_NULL`. They are shown by what they do: to
+/// search for their names, the server writes the text of all modes anew each time.
+const IS_ODD: &str = "/*M! (NULL || 0) IS NOT NULL OR '' IS NULL OR */ \
+    @@completion_type <> 'NO_CHAIN' OR @@sql_select_limit < 18446744073709551615";
 
 /// Whether no write of the session is ever committed, because separate steps commit none.
 const NEVER_COMMITS: &str = " OR @@autocommit = 0";
