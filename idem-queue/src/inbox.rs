@@ -101,8 +101,9 @@ pub enum After {
 /// Messages with the same record key in a partition begin one after the other: the next when the
 /// one before is settled. Others, and those without a key, do not wait for each other.
 ///
-/// What comes again, or has waited for its record key, takes turns with what has just been fetched.
-/// So a backlog does not keep it waiting, nor do many messages that fail keep the others waiting.
+/// Messages that come again, or have waited for their record key, take turns with those that have
+/// just been fetched. So a backlog does not keep the former waiting, nor do many that fail keep the
+/// latter waiting.
 #[derive(Debug)]
 pub struct Inbox<M> {
     partitions: BTreeMap<i32, Partition>,

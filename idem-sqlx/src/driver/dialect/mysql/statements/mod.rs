@@ -23,7 +23,7 @@ use crate::table::Table;
 pub(super) struct Statements {
     /// The table's quoted name.
     table_name: String,
-    /// What only a usable session can compute: see [`usable`].
+    /// An expression that fails in other sessions: see [`usable`].
     usable: String,
     /// Sets a variable to it.
     check: Arc<str>,
@@ -75,7 +75,7 @@ const TEXT: &str = "CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin";
 
 /// Whether the session has a setting that changes what statements mean, except its time. `MariaDB`
 /// has two modes that do, `ORACLE` and `EMPTY_STRING_IS_NULL`. They are shown by what they do: to
-/// search for their names, the server writes the text of all modes anew each time.
+/// search for their names, the server would write the text of all modes for each look.
 const IS_ODD: &str = "/*M! (NULL || 0) IS NOT NULL OR '' IS NULL OR */ \
     @@completion_type <> 'NO_CHAIN' OR @@sql_select_limit < 18446744073709551615";
 
@@ -85,7 +85,8 @@ const NEVER_COMMITS: &str = " OR @@autocommit = 0";
 /// Fails in a session whose settings change what statements mean: the sum is too large a number.
 ///
 /// Each connection may have settings of its own, so each message has it, but for writes of what was
-/// read before on their connection, and commits. It is not in a statement that writes: where
+/// read before on their connection, and commits outside a transaction. It is not in a statement that
+/// writes, but before or after it: where
 /// statements are replicated, a replica would compare the time of the statement with its own clock.
 fn usable(or_odd: &str) -> String {
     format!(
