@@ -5,14 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use idem::kafka::rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-use idem::kafka::rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use idem::kafka::rdkafka::{Offset, TopicPartitionList};
 use idem::{Idempotency, RecordState};
 use idem_testkit::RedisServer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::kafka::{Kafka, PARTITIONS, config};
+use crate::kafka::{Kafka, PARTITIONS};
 use crate::kafka_offsets::{records, state};
 use crate::storm::{World as _, in_time};
 use crate::worker::{Kind, Mail, Worker, first_of};
@@ -191,15 +188,6 @@ async fn stopped(lease: &str, ends_leases: bool) {
         group.under_load("a member that goes on", goes_on).await;
     }
 
-    // A commit of the time before the stop is refused by the broker, as this one is.
-    let client: BaseConsumer = config(&group.kafka.url()).create().unwrap();
-    let mut back = TopicPartitionList::new();
-    back.add_partition_offset("orders", 0, Offset::Offset(0))
-        .unwrap();
-    let refused = tokio::task::block_in_place(|| client.commit(&back, CommitMode::Sync));
-    let unknown = KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownMemberId);
-    assert_eq!(refused, Err(unknown));
-
     let settled = async {
         while group.kafka.left().await > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -228,7 +216,8 @@ async fn stopped(lease: &str, ends_leases: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn real_kafka_a_member_stopped_for_longer_than_its_session_ends_its_bodies_when_it_goes_on() {
-    stopped("5m", false).await;
+    // A message that the other member has found in flight comes again after the lease.
+    stopped("90s", false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
