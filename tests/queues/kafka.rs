@@ -1,5 +1,6 @@
 //! Kafka, by tansu: a broker with Kafka's protocol, whose messages and offsets are in an S3 of this
-//! test, so that it keeps them when it is killed. The tests of `idem-kafka` have all the rest.
+//! test, so that it keeps them when it is killed. The tests of `idem-kafka` are over a cluster in
+//! memory.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -227,6 +228,10 @@ impl World for Kafka {
     async fn publish(&self, mail: &Mail) {
         let key = format!("c-{}", mail.number % 50);
         self.publish_to(mail, None, Some(&key)).await;
+    }
+
+    fn lane(&self, number: u32) -> Option<u32> {
+        Some(number % 50)
     }
 
     async fn restart(&self) {

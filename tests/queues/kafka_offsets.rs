@@ -106,7 +106,9 @@ impl Seen {
             let mail = published.lock().unwrap().get(&place).cloned();
             match mail {
                 None => self.unknown.push(place),
-                Some(mail) if matches!(mail.kind, Kind::Fails | Kind::Unreadable) => {
+                Some(mail)
+                    if matches!(mail.kind, Kind::Fails | Kind::Unreadable | Kind::Crashes) =>
+                {
                     self.poison.insert(place, at);
                 }
                 Some(mail) => {

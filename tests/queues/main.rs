@@ -15,6 +15,10 @@ mod inbox;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "kafka")]
+mod kafka_group;
+#[cfg(feature = "kafka")]
+mod kafka_members;
+#[cfg(feature = "kafka")]
 mod kafka_offsets;
 #[cfg(feature = "kafka")]
 mod kafka_stopped;

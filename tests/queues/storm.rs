@@ -7,7 +7,7 @@ use std::time::Duration;
 use idem_testkit::RedisServer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::worker::{Kind, Mail, Worker, first_of};
+use crate::worker::{Kind, Mail, Worker, first_of, out_of_order};
 
 /// A broker, as the storm needs it.
 pub(crate) trait World {
@@ -21,6 +21,10 @@ pub(crate) trait World {
     async fn dead_letters(&self) -> Vec<(Mail, String)>;
     /// How many messages the broker still has, but for dead letters.
     async fn left(&self) -> u64;
+    /// The messages of one lane run one after the other, if the broker keeps an order.
+    fn lane(&self, _number: u32) -> Option<u32> {
+        None
+    }
     /// How many consumers the broker has, if it tells.
     async fn consumers(&self) -> Option<usize>;
     /// Watches from here on what the broker keeps of its consumers, with the records in that Redis.
@@ -90,7 +94,7 @@ impl Heard {
 }
 
 /// How many messages: as the test says, or what `IDEM_QUEUE_MESSAGES` says.
-fn messages(usual: u32) -> u32 {
+pub(crate) fn messages(usual: u32) -> u32 {
     std::env::var("IDEM_QUEUE_MESSAGES")
         .ok()
         .and_then(|number| number.parse().ok())
@@ -110,7 +114,9 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
         done: BTreeMap::new(),
         begun: BTreeMap::new(),
     };
-    let start = |concurrency| Worker::start(&world.url(), &redis.url(), concurrency, &lines);
+    let folder = tempfile::tempdir().unwrap();
+    let (url, redis) = (world.url(), redis.url());
+    let start = |concurrency| Worker::start(&url, &redis, concurrency, &lines, "5s", folder.path());
 
     // One consumer dies in the middle of a body.
     world
@@ -200,6 +206,11 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
 
     assert_eq!(world.watched().await, Vec::<String>::new());
     assert_eq!(left, 0, "the broker has messages left");
+    if world.lane(0).is_some() {
+        let lane = |number| world.lane(number).unwrap();
+        let early = out_of_order(folder.path(), lane, |number| kind(number) == Kind::Plain);
+        assert_eq!(early, Vec::<String>::new(), "out of order");
+    }
     let lost =
         (0..count).filter(|number| !heard.done.contains_key(number) && !dead.contains_key(number));
     assert_eq!(first_of(lost), "", "neither handled nor put aside");

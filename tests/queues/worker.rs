@@ -1,6 +1,8 @@
 //! A consumer in a process of its own, which the tests start and kill.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -35,6 +37,8 @@ pub(crate) enum Kind {
     Unreadable,
     /// Its first body waits until the test has made a file with its number.
     Waits,
+    /// Its bodies end their process.
+    Crashes,
 }
 
 #[derive(Debug, thiserror::Error, ErrorPolicy)]
@@ -53,11 +57,54 @@ fn variable(name: &str) -> String {
     std::env::var(format!("QUEUES_{name}")).unwrap()
 }
 
-/// One line on standard output, at once.
+/// One line on standard output, at once, and in the journal of all consumers.
 fn say(line: &str) {
+    let mut journal = OpenOptions::new();
+    let journal = journal
+        .create(true)
+        .append(true)
+        .open(journal_in(&folder()));
+    let _ = journal.unwrap().write_all(format!("{line}\n").as_bytes());
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(variable("FOLDER"))
+}
+
+fn journal_in(folder: &Path) -> PathBuf {
+    folder.join("journal")
+}
+
+/// The bodies that began out of order, by the journal of the consumers in this folder: before an
+/// earlier message of their lane was done, or after a later one had begun. `succeeds` says of which
+/// messages a body is done in the end.
+pub(crate) fn out_of_order(
+    folder: &Path,
+    lane: impl Fn(u32) -> u32,
+    succeeds: impl Fn(u32) -> bool,
+) -> Vec<String> {
+    let journal = std::fs::read_to_string(journal_in(folder)).unwrap();
+    let (mut last, mut done, mut wrong) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+    for line in journal.lines() {
+        let mut words = line.split(' ');
+        let (what, number) = (words.next(), words.next().map(str::parse));
+        let (Some(what), Some(Ok(number))) = (what, number) else {
+            continue;
+        };
+        if what == "done" {
+            done.insert(number);
+        }
+        if what == "begun"
+            && let Some(before) = last.insert(lane(number), number)
+            && (before > number || before < number && succeeds(before) && !done.contains(&before))
+        {
+            wrong.push(format!("{line} after {before}"));
+        }
+    }
+    wrong
 }
 
 #[idempotent(name = "mails.on_order", key = key, ttl = "10m", max_attempts = 2)]
@@ -69,11 +116,12 @@ pub(crate) async fn on_order(key: MessageKey, mail: Mail) -> Result<(), HandleEr
         Kind::Fails => return Err(HandleError::Failed),
         Kind::Unreadable => return Err(HandleError::Unreadable),
         Kind::Waits if attempt == 1 => {
-            let open = PathBuf::from(variable("GATES")).join(mail.number.to_string());
+            let open = folder().join(mail.number.to_string());
             while !open.exists() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
+        Kind::Crashes => std::process::abort(),
         _ => tokio::time::sleep(Duration::from_millis(2)).await,
     }
     say(&format!("done {} {attempt}", mail.number));
@@ -160,24 +208,15 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts one; what it says goes to `lines`.
+    /// Starts one, with this lease of its calls; what it says goes to `lines`. In the folder are its
+    /// journal, and the files that bodies wait for.
     pub(crate) fn start(
         broker: &str,
         redis: &str,
         concurrency: usize,
         lines: &UnboundedSender<String>,
-    ) -> Self {
-        Self::holding(broker, redis, concurrency, lines, "5s", Path::new(""))
-    }
-
-    /// The same with the lease of its calls, and the folder of the files that bodies wait for.
-    pub(crate) fn holding(
-        broker: &str,
-        redis: &str,
-        concurrency: usize,
-        lines: &UnboundedSender<String>,
         lease: &str,
-        gates: &Path,
+        folder: &Path,
     ) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "worker::consumer", "--ignored", "--nocapture"])
@@ -185,7 +224,7 @@ impl Worker {
             .env("QUEUES_REDIS", redis)
             .env("QUEUES_CONCURRENCY", concurrency.to_string())
             .env("QUEUES_LEASE", lease)
-            .env("QUEUES_GATES", gates)
+            .env("QUEUES_FOLDER", folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -202,6 +241,14 @@ impl Worker {
             }
         });
         Self { child }
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(&mut self) {
+        // `wait` would close its standard input.
+        while self.child.try_wait().unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     pub(crate) async fn kill(mut self) {

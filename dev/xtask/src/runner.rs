@@ -56,7 +56,7 @@ struct Special {
 const SPECIAL: [Special; 9] = [
     // The conformance suites take turns, a minute each.
     special("idem-sqlx::databases", Some(THREADS), false, 10),
-    // Storms of messages, which take longer at night: that over Kafka 19 minutes on a busy machine.
+    // Storms of messages, which take longer at night.
     special("idem-tests::queues", Some(THREADS), false, 40),
     // The compiler keeps every core busy.
     special("idem-ui::ui", Some(1), true, 20),

@@ -176,7 +176,7 @@ impl Runtime {
         let term = Term::new(request.id.clone(), owner, attempt, times, sent);
         let now = clock::now();
         if term.is_lost_at(now) {
-            // The answer took as long as the lease, so the key may have another owner by now.
+            // The answer took nearly as long as the lease, so the key may soon have another owner.
             self.undo(request, owner);
             return Err(Rejected::TooLate(attempt));
         }

@@ -6,7 +6,8 @@ use rdkafka::consumer::Consumer as _;
 use rdkafka::metadata::MetadataTopic;
 
 use super::{Cluster, Worker};
-use crate::{Consumer, Delivery, Error};
+use crate::config::{of_consumer, of_dead_letters, of_producer};
+use crate::{ClientConfig, Consumer, Delivery, Error};
 
 async fn handled(_: Delivery) -> Result<(), idem_core::Error> {
     Ok(())
@@ -52,6 +53,27 @@ fn a_configuration_that_could_lose_messages_is_refused_at_the_start() {
     config.remove("group.id");
     let consumer = Consumer::new(&config, "orders").dead_letter("dead");
     assert!(refusal(consumer).contains("no `group.id`"));
+}
+
+#[test]
+fn what_is_not_chosen_loses_nothing() {
+    let mut config = ClientConfig::new();
+    config.set("group.id", "workers");
+    let consumer = of_consumer(&config).unwrap();
+    for (name, value) in [
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("auto.offset.reset", "earliest"),
+        ("isolation.level", "read_committed"),
+        ("partition.assignment.strategy", "cooperative-sticky"),
+    ] {
+        assert_eq!(consumer.get(name), Some(value), "{name}");
+    }
+    config.set("acks", "0").set("enable.idempotence", "false");
+    for producer in [of_producer(&config), of_dead_letters(&config)] {
+        assert_eq!(producer.get("acks"), Some("all"));
+        assert_eq!(producer.get("enable.idempotence"), Some("true"));
+    }
 }
 
 #[test]

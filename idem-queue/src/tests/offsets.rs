@@ -71,7 +71,7 @@ impl World {
             .extend(std::mem::take(&mut self.open).into_values());
         self.offsets.assign();
         self.position = Some(self.committed);
-        (self.last, self.highest) = (0, 0);
+        (self.last, self.highest) = (self.committed - 1, self.committed);
     }
 
     fn revoke(&mut self) {

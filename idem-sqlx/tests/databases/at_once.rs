@@ -64,7 +64,7 @@ async fn call(
 
 /// Another process, whose last calls have found nothing.
 async fn accustomed(pool: &MySqlPool, name: &str) -> Idempotency {
-    let store = MySqlStore::new(pool.clone());
+    let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
     accustom(&store, &store, Found::Nothing, name).await;
     Idempotency::new(store)
 }
@@ -105,7 +105,7 @@ async fn waits(pool: &MySqlPool) -> bool {
 /// On one connection, so that each transaction finds what the one before has left in the session.
 async fn a_transaction_that_begins_with_a_claim_answers_whatever_is_at_the_key(url: &str) {
     let (pool, _) = on_mariadb(url, "REPEATABLE READ").await;
-    let others = MySqlStore::new(pool.clone());
+    let others = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
     let one = MySqlPoolOptions::new().max_connections(1);
     let one = one.connect(url).await.unwrap();
     one.execute("SET SESSION innodb_lock_wait_timeout = 31")
@@ -161,7 +161,7 @@ async fn of_the_first_calls_of_a_key_at_once_one_runs_its_body(url: &str) {
 async fn first_calls_on_keys_that_are_written_over_meet_no_deadlock(url: &str) {
     for level in LEVELS {
         let (pool, _) = on_mariadb(url, level).await;
-        let others = MySqlStore::new(pool.clone());
+        let others = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
         for number in 0..20 {
             let at_key = [AtKey::Released, AtKey::Expired][number % 2];
             let by = [By::Caller, By::Library][number / 2 % 2];
@@ -178,7 +178,7 @@ async fn first_calls_on_keys_that_are_written_over_meet_no_deadlock(url: &str) {
 async fn a_first_claim_that_meets_an_open_one_costs_no_row_of_its_caller(url: &str) {
     let (pool, _) = on_mariadb(url, "REPEATABLE READ").await;
     let idempotency = accustomed(&pool, "at stake").await;
-    let other = Idempotency::new(MySqlStore::new(pool.clone()));
+    let other = Idempotency::new(MySqlStore::builder(pool.clone()).time_limit(LONG).build());
     let operation = |idempotency: &Idempotency| {
         let operation = idempotency.operation("expected").key("at stake");
         operation.wait(LONG)

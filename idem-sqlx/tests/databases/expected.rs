@@ -196,13 +196,13 @@ macro_rules! on {
                 #[tokio::test]
                 async fn a_claim_answers_whatever_is_expected() {
                     let (pool, _) = super::$database().await;
-                    answers_whatever_is_expected(|| $Store::new(pool.clone())).await;
+                    answers_whatever_is_expected(|| $Store::builder(pool.clone()).time_limit(LONG).build()).await;
                 }
 
                 #[tokio::test(flavor = "multi_thread")]
                 async fn a_key_has_one_owner_whatever_is_expected() {
                     let (pool, _) = super::$database().await;
-                    one_owner_whatever_is_expected(|| $Store::new(pool.clone())).await;
+                    one_owner_whatever_is_expected(|| $Store::builder(pool.clone()).time_limit(LONG).build()).await;
                 }
             }
         )+

@@ -12,6 +12,7 @@ use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use idem_sqlx::sqlx::{self, Executor as _};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 
+use crate::LONG;
 use crate::expected::{AT_KEY, Found, accustom, claim_of, is_answer, write};
 use crate::failed::Failed;
 use crate::observing::Log;
@@ -56,10 +57,10 @@ macro_rules! on {
                     for found in [Found::Nothing, Found::Records, Found::ThisKey] {
                         for at_key in AT_KEY {
                             let name = format!("within, {found:?}, {at_key:?}");
-                            let store = $Store::new(pool.clone());
-                            accustom(&store, &$Store::new(pool.clone()), found, &name).await;
+                            let store = $Store::builder(pool.clone()).time_limit(LONG).build();
+                            accustom(&store, &$Store::builder(pool.clone()).time_limit(LONG).build(), found, &name).await;
                             let claim: Claim = claim_of(&name);
-                            let others = $Store::new(pool.clone());
+                            let others = $Store::builder(pool.clone()).time_limit(LONG).build();
                             write(&others, at_key, &claim).await;
                             let mut tx = pool.begin_with($begin).await.unwrap();
                             let limits = || sqlx::query_scalar::<_, String>($limits);
@@ -191,7 +192,7 @@ macro_rules! on {
                 async fn a_body_that_has_ended_its_transaction_owns_no_record_of_another_call() {
                     let (pool, store) = super::$database().await;
                     let idempotency = Idempotency::new(store);
-                    let other = Idempotency::new($Store::new(pool.clone()));
+                    let other = Idempotency::new($Store::builder(pool.clone()).time_limit(LONG).build());
                     let mut tx = pool.begin_with($begin).await.unwrap();
                     let ended = idempotency
                         .operation("found")
@@ -243,7 +244,7 @@ async fn no_snapshot_is_kept(pool: &MySqlPool) {
         .connect_with((*pool.connect_options()).clone())
         .await
         .unwrap();
-    let idempotency = Idempotency::new(MySqlStore::new(pool.clone()));
+    let idempotency = Idempotency::new(MySqlStore::builder(pool.clone()).time_limit(LONG).build());
     let operation = || idempotency.operation("found").key("no autocommit");
     let run = async || {
         let answer = operation().transaction(&one, async |_| Ok::<_, Failed>(7_u32));
@@ -334,7 +335,7 @@ async fn a_connection_to_a_shared_cache_that_reads_what_is_not_committed_replays
         .connect_with(options)
         .await
         .unwrap();
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
     crate::connected(async || store.migrate().await).await;
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
     let idempotency = Idempotency::new(store);

@@ -92,11 +92,15 @@ async fn mix_up(on: &mut PgConnection, inserts: &str, reads: &str) {
 #[tokio::test]
 async fn no_row_that_a_mixed_up_statement_of_postgres_returns_is_taken_for_an_own_one() {
     let url = PostgresServer::empty().await.url();
-    let others = PostgresStore::new(PgPool::connect(&url).await.unwrap());
+    let others = PostgresStore::builder(PgPool::connect(&url).await.unwrap())
+        .time_limit(LONG)
+        .build();
     crate::connected(async || others.migrate().await).await;
     let one = PgPoolOptions::new().max_connections(1);
     let pool = one.connect(&url).await.unwrap();
-    let store = PostgresStore::new(pool.clone());
+    let store = PostgresStore::builder(pool.clone())
+        .time_limit(LONG)
+        .build();
     accustom(&store, &others, Found::Nothing, "mixed up").await;
     let claim = claim_of("mixed up");
     write(&others, AtKey::InFlight, &claim).await;
@@ -110,11 +114,15 @@ async fn no_row_that_a_mixed_up_statement_of_postgres_returns_is_taken_for_an_ow
 #[tokio::test]
 async fn no_row_that_a_mixed_up_statement_in_a_transaction_returns_is_taken_for_an_own_one() {
     let url = PostgresServer::empty().await.url();
-    let others = PostgresStore::new(PgPool::connect(&url).await.unwrap());
+    let others = PostgresStore::builder(PgPool::connect(&url).await.unwrap())
+        .time_limit(LONG)
+        .build();
     crate::connected(async || others.migrate().await).await;
     let one = PgPoolOptions::new().max_connections(1);
     let pool = one.connect(&url).await.unwrap();
-    let store = PostgresStore::new(pool.clone());
+    let store = PostgresStore::builder(pool.clone())
+        .time_limit(LONG)
+        .build();
     for number in 0..10 {
         let mut tx = pool.begin().await.unwrap();
         let first = claim_of(&format!("mixed up within, {number}"));

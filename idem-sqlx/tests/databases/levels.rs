@@ -37,7 +37,7 @@ async fn waiters_meet_no_deadlock(url: &str) {
             tx.commit().await.unwrap();
         }
         // In another process: a key that this one has claimed is expected to have a record.
-        let other = Idempotency::new(MySqlStore::new(pool.clone()));
+        let other = Idempotency::new(MySqlStore::builder(pool.clone()).time_limit(LONG).build());
         let mut owner = begin_at(&pool, level).await;
         call(&other, &mut owner, &key).await.unwrap();
         let mut waiters = JoinSet::new();

@@ -122,7 +122,7 @@ async fn no_level_replays_what_is_not_committed(url: &str) {
         );
         tx.rollback().await.unwrap();
         // With the usual limit, a step does not wait for long.
-        let usual = Idempotency::new(MySqlStore::new(pool.clone()));
+        let usual = Idempotency::new(MySqlStore::builder(pool.clone()).time_limit(LONG).build());
         let separate = usual.operation("tx.token").token(&token, "alice");
         let separate = separate.in_flight(InFlight::Reject);
         let answer = separate.run(async || Ok::<u32, Error>(1)).await;
@@ -480,7 +480,7 @@ async fn a_slow_statement_is_logged_without_key_and_outcome(url: &str) {
         }
         let mut owner = pool.begin().await.unwrap();
         // Of another process: the key is new to this one.
-        let other = Idempotency::new(MySqlStore::new(pool.clone()));
+        let other = Idempotency::new(MySqlStore::builder(pool.clone()).time_limit(LONG).build());
         call(&other, &mut owner, key).await.unwrap();
         let mut tx = logging.begin().await.unwrap();
         let begun = Instant::now();
@@ -505,7 +505,7 @@ async fn a_slow_statement_is_logged_without_key_and_outcome(url: &str) {
 
     // A body that ends its transaction, after which another one claims the key.
     let mut tx = logging.begin().await.unwrap();
-    let other = Idempotency::new(MySqlStore::new(pool.clone()));
+    let other = Idempotency::new(MySqlStore::builder(pool.clone()).time_limit(LONG).build());
     let ended = idempotency
         .operation("tx")
         .key("private and ended")

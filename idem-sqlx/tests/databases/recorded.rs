@@ -54,7 +54,7 @@ macro_rules! over {
                     .execute(pool)
                     .await
                     .unwrap();
-                let other = Idempotency::new($Store::new(pool.clone()));
+                let other = Idempotency::new($Store::builder(pool.clone()).time_limit(LONG).build());
                 let ran = other
                     .operation(operation)
                     .key("k")
