@@ -41,7 +41,7 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "ops",
-        tests: &["endings", "hold", "steps", "transitions"],
+        tests: &["endings", "hold", "opentelemetry", "steps", "transitions"],
     },
 ];
 
