@@ -6,7 +6,7 @@ use idem_sqlx::sqlx::MySqlPool;
 use idem_testkit::{MariaDbServer, MySqlServer};
 
 use crate::failed::Failed;
-use crate::{Server, connected, id, order, over_both_servers, recovers, refused, runtime};
+use crate::{LONG, Server, connected, id, order, over_both_servers, recovers, refused, runtime};
 
 /// `migrate()` makes no schema, so it would be called in vain.
 async fn a_schema_that_is_missing<S: Server>() {
@@ -43,7 +43,10 @@ async fn a_mariadb_in_oracle_mode_is_refused_and_says_why() {
     };
     let pool = MySqlPool::connect(&server.url()).await.unwrap();
     let own = connected(async || MySqlStore::connect(server.url()).await).await;
-    for store in [own, MySqlStore::new(pool.clone())] {
+    for store in [
+        own,
+        MySqlStore::builder(pool.clone()).time_limit(LONG).build(),
+    ] {
         says_why(&store.migrate().await.unwrap_err());
         says_why(&refused(&store).await);
         let idempotency = runtime(store);
@@ -55,9 +58,7 @@ async fn a_mariadb_in_oracle_mode_is_refused_and_says_why() {
         says_why(&called.await.unwrap_err());
     }
     server.execute("SET GLOBAL sql_mode = ''").await;
-    order(&runtime(server.own_store().await), "k", 1)
-        .await
-        .unwrap();
+    order(&runtime(server.store().await), "k", 1).await.unwrap();
 }
 
 over_both_servers! {

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::failed::Failed;
 use crate::own::Database;
 use crate::pools::polled;
-use crate::{Server as _, own, until};
+use crate::{LONG, Server as _, own, until};
 
 /// How long a dropped call would have waited: the least that each database knows.
 const WAIT: Duration = Duration::from_secs(1);
@@ -127,7 +127,7 @@ macro_rules! over {
             /// Runs the test after so many first calls.
             async fn at(habit: usize) {
                 let (pool, url) = $setup().await;
-                let store = $Store::new(pool.clone());
+                let store = $Store::builder(pool.clone()).time_limit(LONG).build();
                 crate::connected(async || store.migrate().await).await;
                 let idempotency = Idempotency::new(store);
                 let operation = |key: &str| idempotency.operation("dropped").key(key).wait(WAIT);
@@ -148,7 +148,8 @@ macro_rules! over {
                     }
                     // Another process: a key that this one has claimed is expected to have a
                     // record.
-                    let other = Idempotency::new($Store::new(pool.clone()));
+                    let other =
+                        Idempotency::new($Store::builder(pool.clone()).time_limit(LONG).build());
                     let claims = other.operation("dropped").key(key);
                     claims
                         .run_in(&mut owner, async |_| Ok::<u32, Failed>(1))
@@ -235,7 +236,7 @@ async fn file(connections: u32) -> sqlx::SqlitePool {
 async fn a_call_dropped_after_the_database_ended_its_transaction_leaves_a_usable_connection_on_sqlite()
  {
     let pool = file(1).await;
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
     crate::connected(async || store.migrate().await).await;
     let idempotency = Idempotency::new(store);
     let ended = Notify::new();
@@ -368,7 +369,7 @@ async fn a_guard_that_is_dropped_leaves_no_limit_on_sqlite() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_comes_twice_in_one_transaction_is_replayed_and_an_ended_one_is_an_error() {
     let pool = file(2).await;
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
     crate::connected(async || store.migrate().await).await;
     let idempotency = Idempotency::new(store);
     let operation = |key: &str| idempotency.operation("dropped").key(key);
@@ -441,7 +442,7 @@ macro_rules! unanswered {
                     let options = options.max_connections(1).test_before_acquire(false);
                     let through = database.url_through(proxy.address().port());
                     let pool = options.connect(&through).await.unwrap();
-                    let store = $Store::new(pool.clone());
+                    let store = $Store::builder(pool.clone()).time_limit(LONG).build();
                     crate::connected(async || store.migrate().await).await;
                     sqlx::raw_sql("CREATE TABLE written (what VARCHAR(20))")
                         .execute(&pool)

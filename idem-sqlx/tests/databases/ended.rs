@@ -84,7 +84,7 @@ macro_rules! over {
                         sqlx::raw_sql(statement).execute(&admin).await.unwrap();
                     }
                     let pool = pool_of(&server, CONNECTIONS).await;
-                    let store = $Store::new(pool.clone());
+                    let store = $Store::builder(pool.clone()).time_limit(LONG).build();
                     crate::connected(async || store.migrate().await).await;
                     let idempotency = runtime(store.clone());
                     let again = async || end_all(&server, &ends, &admin, &pool).await;
@@ -94,7 +94,7 @@ macro_rules! over {
                     assert!(order(&idempotency, "k", 2).await.unwrap().is_replayed());
                     again().await;
                     // The first step of a store looks at its table.
-                    let fresh = runtime($Store::new(pool.clone()));
+                    let fresh = runtime($Store::builder(pool.clone()).time_limit(LONG).build());
                     assert!(order(&fresh, "k", 3).await.unwrap().is_replayed());
                     again().await;
                     assert_eq!(store.remove(&id("k")).await.unwrap(), Removed::Removed);
@@ -110,7 +110,7 @@ macro_rules! over {
                     assert!(!transaction.await.unwrap().is_replayed());
                     // A connection that is kept between the steps, and whose turn comes again while
                     // the body runs.
-                    let own = Server::own_store(&server).await;
+                    let own = Server::store(&server).await;
                     let body = async || {
                         again().await;
                         Ok::<_, Error>(5)
@@ -125,7 +125,7 @@ macro_rules! over {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_statement_that_the_server_refused_unread_is_sent_again() {
                 let server = <$Server>::empty().await;
-                let store = server.own_store().await;
+                let store = server.store().await;
                 let idempotency = runtime(store.clone());
                 server
                     .execute("CREATE TABLE refused (connection BIGINT)")
@@ -148,7 +148,7 @@ macro_rules! over {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_claim_whose_answer_was_lost_is_unknown_whatever_its_next_try_says() {
                 let server = <$Server>::empty().await;
-                let store = server.own_store().await;
+                let store = server.store().await;
                 for (first, then, is_unknown) in $ends_of_tries {
                     for statement in $tries {
                         let statement = statement.replace("FIRST", first).replace("THEN_", then);
@@ -174,7 +174,7 @@ macro_rules! own_doing {
             let options = $PoolOptions::new().max_connections(CONNECTIONS);
             let options = options.test_before_acquire(false);
             let pool = options.connect(&database.url()).await.unwrap();
-            let store = $Store::new(pool.clone());
+            let store = $Store::builder(pool.clone()).time_limit(LONG).build();
             crate::connected(async || store.migrate().await).await;
             let idempotency = runtime(store);
             let operation = |key| idempotency.operation("orders").key(key);
@@ -254,7 +254,7 @@ macro_rules! stale {
                     .max_connections(CONNECTIONS)
                     .test_before_acquire(false);
                 let pool = options.connect(&database.url()).await.unwrap();
-                let idempotency = runtime($Store::new(pool.clone()));
+                let idempotency = runtime($Store::builder(pool.clone()).time_limit(LONG).build());
                 let all = async |leaves: &'static str| {
                     let mut all = Vec::new();
                     for _ in 0..CONNECTIONS {

@@ -32,7 +32,7 @@ macro_rules! over {
                 let pool = limited.connect(&server.url()).await.unwrap();
                 // Without the limit, because it may take a busy machine longer.
                 server.store().await;
-                let idempotency = Idempotency::new($Store::new(pool.clone()));
+                let idempotency = Idempotency::new($Store::builder(pool.clone()).time_limit(LONG).build());
                 let operation = |key| idempotency.operation("orders").key(key).wait(LONG);
                 for key in ["one", "two"] {
                     let mut owner = pool.begin().await.unwrap();
@@ -170,7 +170,7 @@ async fn a_claim_that_may_write_and_not_read_leaves_nothing() {
     let pool = MySqlPoolOptions::new().connect(&url).await.unwrap();
     for app in [
         connected(async || MySqlStore::connect(&url).await).await,
-        MySqlStore::new(pool),
+        MySqlStore::builder(pool).time_limit(LONG).build(),
     ] {
         let error = order(&runtime(app), "k", 1).await.unwrap_err();
         assert!(error.to_string().contains("needs SELECT"), "{error}");

@@ -28,7 +28,7 @@ async fn what_waits_for_a_table_is_logged_without_key_and_outcome(url: &str) {
     let _logging = tracing::subscriber::set_default(logged.clone());
 
     let idempotency = runtime(store);
-    let other = runtime(MySqlStore::new(pool.clone()));
+    let other = runtime(MySqlStore::builder(pool.clone()).time_limit(LONG).build());
     let locker = tokio::sync::Mutex::new(pool.acquire().await.unwrap());
     let is_locked = async |statement: &'static str| {
         let mut locker = locker.lock().await;

@@ -6,7 +6,7 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe};
 
 use crate::failed::Failed;
 use crate::pools::{mysql_at, over_both_servers};
-use crate::{order, own, runtime};
+use crate::{LONG, order, own, runtime};
 
 over_both_servers! {
     an_error_that_passes_may_be_retried;
@@ -41,7 +41,7 @@ async fn an_interrupted_step_of_sqlite_may_be_retried() {
     );
     let pool = SqlitePoolOptions::new().max_connections(1);
     let pool = pool.connect(&url).await.unwrap();
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
     crate::connected(async || store.migrate().await).await;
     let idempotency = runtime(store);
     order(&idempotency, "before", 1).await.unwrap();

@@ -151,7 +151,7 @@ async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
             .await
             .unwrap();
         let pool = with(url, set).await;
-        let store = MySqlStore::new(pool.clone());
+        let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
         store
             .migrate()
             .await
@@ -283,7 +283,7 @@ async fn a_later_setting_is_refused_too(url: &str) {
                 })
             });
         let pool = pool.connect(url).await.unwrap();
-        let store = MySqlStore::new(pool.clone());
+        let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
         let idempotency = runtime(store.clone());
         order(&idempotency, "looked at", 1).await.unwrap();
         let held = Claim::new(id(set), Owner::generate(), LONG, LONG * 2);
@@ -348,7 +348,7 @@ macro_rules! records_where_it_has_claimed {
             let options = (*plain.connect_options()).clone();
             let pool = $PoolOptions::new().max_connections(1);
             let pool = pool.connect_with(options).await.unwrap();
-            let idempotency = runtime($Store::new(pool.clone()));
+            let idempotency = runtime($Store::builder(pool.clone()).time_limit(LONG).build());
             for key in ["a", "b"] {
                 let bodies = AtomicU32::new(0);
                 for _ in 0..2 {
@@ -448,7 +448,7 @@ async fn a_database_of_postgres_that_cannot_store_each_key_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_postgres_is_one_whatever_a_session_speaks() {
     let server = PostgresServer::empty().await;
-    let store = server.own_store().await;
+    let store = server.store().await;
     let plain = PgPool::connect(&server.url()).await.unwrap();
     for set in [
         "SET client_encoding = 'LATIN1'",
@@ -462,7 +462,12 @@ async fn a_key_of_postgres_is_one_whatever_a_session_speaks() {
         });
         let pool = options.connect(&server.url()).await.unwrap();
         // Its own connections, and those of the application with its own store.
-        for other in [store.clone(), PostgresStore::new(pool.clone())] {
+        for other in [
+            store.clone(),
+            PostgresStore::builder(pool.clone())
+                .time_limit(LONG)
+                .build(),
+        ] {
             let truncate = "TRUNCATE idem_records";
             sqlx::raw_sql(truncate).execute(&plain).await.unwrap();
             let two = [(&pool, other.clone()), (&plain, store.clone())];

@@ -406,8 +406,16 @@ async fn finds_rows_by_their_keys() -> bool {
         .await
         .unwrap();
     let begun = Instant::now();
-    let idempotency = runtime(idem_sqlx::PostgresStore::new(pool.clone()));
-    let elsewhere = runtime(idem_sqlx::PostgresStore::new(pool.clone()));
+    let idempotency = runtime(
+        idem_sqlx::PostgresStore::builder(pool.clone())
+            .time_limit(LONG)
+            .build(),
+    );
+    let elsewhere = runtime(
+        idem_sqlx::PostgresStore::builder(pool.clone())
+            .time_limit(LONG)
+            .build(),
+    );
 
     let row = async || -> (i64, bool) {
         let select =
@@ -540,7 +548,9 @@ async fn a_batch_of_a_sweep_reads_its_own_rows_however_many_have_expired() {
             .await;
         let before = read().await;
         let pool = PgPool::connect(&server.url()).await.unwrap();
-        idem_sqlx::PostgresStore::new(pool.clone())
+        idem_sqlx::PostgresStore::builder(pool.clone())
+            .time_limit(LONG)
+            .build()
             .sweep()
             .await
             .unwrap();

@@ -5,24 +5,19 @@
 mod directory;
 mod place;
 
-use std::path::PathBuf;
-use std::sync::LazyLock;
-
 use idem_core::record::RecordId;
 use idem_testkit::{BoxError, Subject, suite};
 use tempfile::TempDir;
 
 use crate::directory::DirectoryStore;
 
-/// One directory for all trials: their ids differ.
-static ROOT: LazyLock<Result<TempDir, std::io::Error>> = LazyLock::new(tempfile::tempdir);
-
-struct InDirectory;
+/// A directory for one trial: a step holds the lock of the directory, and a trial must not wait for
+/// all others. In memory if it can be, because a disk may be busy for longer than a step may take.
+struct InDirectory(std::io::Result<TempDir>);
 
 impl InDirectory {
-    fn root() -> Result<PathBuf, BoxError> {
-        let root = ROOT.as_ref().map_err(ToString::to_string)?;
-        Ok(root.path().to_owned())
+    fn create() -> Self {
+        Self(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()))
     }
 }
 
@@ -31,7 +26,8 @@ impl Subject for InDirectory {
 
     /// Handles share nothing but the directory, as those of several processes.
     async fn store(&self) -> Result<DirectoryStore, BoxError> {
-        Ok(DirectoryStore::open(Self::root()?)?)
+        let root = self.0.as_ref().map_err(ToString::to_string)?;
+        Ok(DirectoryStore::open(root.path().to_owned())?)
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
@@ -43,7 +39,7 @@ impl Subject for InDirectory {
 }
 
 fn main() {
-    let mut trials = suite::tests("", || InDirectory);
-    trials.extend(suite::admin_tests("", || InDirectory));
+    let mut trials = suite::tests("", InDirectory::create);
+    trials.extend(suite::admin_tests("", InDirectory::create));
     suite::run_tests(trials)
 }

@@ -317,7 +317,9 @@ over! {
 async fn a_snapshot_that_is_older_than_its_steps_commits_their_end() {
     let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
     let pool = sqlx::PgPool::connect(&url).await.unwrap();
-    let store = idem::PostgresStore::new(pool.clone());
+    let store = idem::PostgresStore::builder(pool.clone())
+        .time_limit(LONG)
+        .build();
     store.migrate().await.unwrap();
     let idempotency = Idempotency::new(store);
     let order = || {

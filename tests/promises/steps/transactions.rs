@@ -112,7 +112,7 @@ async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
     let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
     let pool = pool.connect_with((*shop.pool.connect_options()).clone());
     let pool = pool.await.unwrap();
-    let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
+    let idempotency = Idempotency::new(SqliteStore::builder(pool.clone()).time_limit(LONG).build());
     let order = || idempotency.operation("shop.order").key("o-1").ttl("5m");
     // In an attempt that has found a record, too, whose run has no steps.
     let failed = order().run(async || Err::<(), _>(OrderError::Declined));

@@ -14,6 +14,7 @@ use idem_sqlx::sqlx::{self, SqliteTransaction};
 use tokio::process::Command;
 
 use super::rows::sqlite::{World, write};
+use crate::LONG;
 use crate::failed::Failed;
 use crate::pools::{CREATE, insert};
 
@@ -126,7 +127,7 @@ async fn nearly_full(dir: &Path, room: i64) -> (SqlitePool, Idempotency) {
         .connect_with(options)
         .await
         .unwrap();
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
     store.migrate().await.unwrap();
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
     let pages: i64 = sqlx::query_scalar("PRAGMA page_count")

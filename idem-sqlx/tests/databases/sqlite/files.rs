@@ -84,7 +84,7 @@ async fn a_read_only_file_is_refused_and_nothing_runs() {
     let pool = SqlitePool::connect(&format!("{}?mode=ro", url(dir.path())))
         .await
         .unwrap();
-    let idempotency = Idempotency::new(SqliteStore::new(pool));
+    let idempotency = Idempotency::new(SqliteStore::builder(pool).time_limit(LONG).build());
     let error = order(&idempotency, "other", 2).await.unwrap_err();
     assert!(error.to_string().contains("read-only"), "{error}");
 }

@@ -63,7 +63,7 @@ fn a_read_over_a_shared_cache_that_nobody_drives_to_its_end_does_not_keep_the_wr
     let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
     let options = options.shared_cache(true).pragma("read_uncommitted", "1");
     let pool = program.block_on(SqlitePool::connect_with(options)).unwrap();
-    let store = program.block_on(async { SqliteStore::new(pool) });
+    let store = program.block_on(async { SqliteStore::builder(pool).time_limit(LONG).build() });
     for round in 0..120 {
         let (store, id) = (store.clone(), claim.id.clone());
         program.block_on(async {
