@@ -55,8 +55,9 @@ fn collect(dir: &Path, place: &mut Module, texts: &mut Texts) -> Result<()> {
     Ok(())
 }
 
-/// Finds the modules that each one uses.
+/// Finds the modules that each one uses. The root's name for a part of a layer is that layer.
 pub(crate) fn uses(texts: &Texts) -> Result<Uses> {
+    let exported = exported(texts)?;
     let mut uses = Uses::new();
     for (module, text) in texts {
         let mut paths = Vec::new();
@@ -74,13 +75,44 @@ pub(crate) fn uses(texts: &Texts) -> Result<Uses> {
         let paths = paths
             .iter()
             .filter(|path| ROOTS.contains(&path[0].as_str()));
-        let targets = paths.map(|path| resolve(module, path, texts));
+        let targets = paths.map(|path| {
+            let target = resolve(module, path, texts);
+            let is_by_root = target.is_empty() && !is_export_of_store(module, path);
+            let mut words = path.iter().filter(|_| is_by_root);
+            words
+                .find_map(|word| exported.get(word))
+                .cloned()
+                .unwrap_or(target)
+        });
         // The root ties everything together.
         let targets = targets.filter(|target| !module.is_empty() && !target.is_empty());
         let targets = targets.filter(|target| target != module);
         uses.insert(module.clone(), targets.collect());
     }
     Ok(uses)
+}
+
+/// Whether a path is that by which `store` exports what layers have for stores. The module comes
+/// before them, and does not use it.
+fn is_export_of_store(module: &Module, path: &[String]) -> bool {
+    *module == ["store"] && path.get(1).is_some_and(|word| word == "of_layers")
+}
+
+/// Finds what the root exports of layers, each name with its module.
+fn exported(texts: &Texts) -> Result<BTreeMap<String, Module>> {
+    let root = Module::new();
+    let mut paths = Vec::new();
+    if let Some(text) = texts.get(&root) {
+        find_paths(&tokens(&root, text)?, &mut paths);
+    }
+    let named = paths.iter().filter_map(|path| {
+        let target = resolve(&root, path, texts);
+        let name = path
+            .last()
+            .filter(|_| target.first().is_some_and(|room| room == "layers"));
+        name.map(|name| (name.clone(), target))
+    });
+    Ok(named.collect())
 }
 
 /// Reads the text of a module.
@@ -421,6 +453,36 @@ mod tests {
             ["a b"]
         );
     }
+    #[test]
+    fn what_the_root_exports_of_a_layer_is_that_layer() {
+        let root = "pub use crate::layers::locks::{Lock, Locks}; pub use crate::low::Low; \
+            pub mod bounds { pub use crate::layers::tokens::AsToken; } \
+            mod of_layers { pub use crate::layers::locks::api::Driver; }";
+        let used = |module: &str, text: &str| {
+            let uses = uses_of(&[
+                ("", root),
+                ("low", ""),
+                ("layers::locks", ""),
+                ("layers::tokens", ""),
+                ("store", ""),
+                ("high", ""),
+                (module, text),
+            ]);
+            let used = uses.get(&self::module(module)).unwrap().iter();
+            used.map(|used| used.join("::")).collect::<Vec<_>>()
+        };
+        for text in ["use crate::{Lock, Low};", "fn f() { super::Locks::g(); }"] {
+            assert_eq!(used("high", text), ["layers::locks"], "{text}");
+        }
+        assert_eq!(
+            used("high", "use crate::bounds::AsToken;"),
+            ["layers::tokens"]
+        );
+        let export = "pub use crate::of_layers::Driver;";
+        assert_eq!(used("high", export), ["layers::locks"]);
+        assert!(used("store", export).is_empty());
+    }
+
     #[test]
     fn a_room_uses_only_rooms_before_it() {
         let order = ["low", "high"].map(str::to_owned);
