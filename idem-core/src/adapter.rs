@@ -1,5 +1,5 @@
-//! What adapters need: consumers of a message broker, HTTP layers, and integrations of web
-//! frameworks. Applications do not need it.
+//! The parts that adapters need: consumers of a message broker, HTTP layers, and integrations of
+//! web frameworks. Applications do not need it.
 //!
 //! `idem-queue`, `idem-http` and `idem-actix` use nothing of this crate but its public API and this
 //! module.

@@ -448,7 +448,7 @@ fn of_life(life: u64) -> Encoded {
 }
 
 fn term() -> Term {
-    Term::new(id("k"), Owner::generate(), 1, (LONG, LONG), clock::now())
+    Term::first(id("k"), LONG)
 }
 
 #[test]

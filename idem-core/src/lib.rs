@@ -77,7 +77,7 @@ pub mod bounds {
     pub use crate::policy::errors::{Action, Frequency, HasErrorPolicy, Never, Sometimes};
 }
 
-/// What [`store`] exports of a layer. The room itself comes before the layers.
+/// The names that [`store`] exports of a layer. The room itself comes before the layers.
 mod of_layers {
     pub use crate::layers::ops::admin::AdminStore;
     pub use crate::layers::ops::{admin, trail};

@@ -14,6 +14,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -213,8 +214,14 @@ pub(crate) fn span_has_attempt(attempt: u64) {
 /// [`QUIET`](Self::QUIET), with the number of cases.
 pub(crate) struct RoundTrips {
     observer: Observer,
-    /// When the event was last reported, and how many cases there were since.
-    said: Mutex<(Option<Instant>, u64)>,
+    reported: Mutex<Reported>,
+}
+
+#[derive(Default)]
+struct Reported {
+    last: Option<Instant>,
+    /// How many cases there were since.
+    others: u64,
 }
 
 impl RoundTrips {
@@ -223,7 +230,7 @@ impl RoundTrips {
     pub(crate) fn new(observer: Observer) -> Self {
         Self {
             observer,
-            said: Mutex::new((None, 0)),
+            reported: Mutex::default(),
         }
     }
 
@@ -232,32 +239,24 @@ impl RoundTrips {
     }
 
     /// A claim or renewal took this long.
-    pub(crate) fn took(
-        &self,
-        id: &RecordId,
-        attempt: u64,
-        lease: Duration,
-        (sent, answered): (Instant, Instant),
-    ) {
-        let round_trip = answered.saturating_duration_since(sent);
+    pub(crate) fn took(&self, id: &RecordId, attempt: u64, lease: Duration, trip: Range<Instant>) {
+        let round_trip = trip.end.saturating_duration_since(trip.start);
         if lease >= round_trip.saturating_mul(3) {
             return;
         }
         let others = {
-            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said
-                .0
-                .is_some_and(|at| answered < clock::after(at, Self::QUIET))
-            {
-                said.1 += 1;
+            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            let quiet_until = reported.last.map(|last| clock::after(last, Self::QUIET));
+            if quiet_until.is_some_and(|until| trip.end < until) {
+                reported.others += 1;
                 return;
             }
-            std::mem::replace(&mut *said, (Some(answered), 0)).1
+            reported.last = Some(trip.end);
+            std::mem::take(&mut reported.others)
         };
         let why = format!(
             "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make \
-             `lease` longer than three of them; so it was {others} times more since this was last \
-             said"
+             `lease` longer than three of them; {others} more since the last report"
         );
         self.observer
             .report(Event::warn("lease_too_short"), id, attempt, Some(&why));

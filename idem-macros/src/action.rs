@@ -75,7 +75,7 @@ impl Action {
     /// Parses one action. A mistake inside it is reported, and the result is `None`; other input is
     /// an error.
     pub(crate) fn parse(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
-        Self::of(input, errors, &ACTIONS)
+        Self::parse_one_of(input, errors, &ACTIONS)
     }
 
     /// Parses one action where `others` are words too, which the caller has looked for before.
@@ -84,17 +84,17 @@ impl Action {
         errors: &mut Errors,
         others: &[(&str, &str)],
     ) -> syn::Result<Option<Self>> {
-        Self::of(input, errors, &[&ACTIONS, others].concat())
+        Self::parse_one_of(input, errors, &[&ACTIONS, others].concat())
     }
 
-    fn of(
+    fn parse_one_of(
         input: ParseStream<'_>,
         errors: &mut Errors,
         actions: &[(&str, &str)],
     ) -> syn::Result<Option<Self>> {
         let word = action_word(input, actions)?;
         let name = word.to_string();
-        let mut arguments = ActionArguments::of(name.clone());
+        let mut arguments = ActionArguments::new(name.clone());
         if input.peek(token::Paren) {
             let inside;
             let parentheses = parenthesized!(inside in input);
@@ -278,7 +278,7 @@ struct ActionArguments {
 }
 
 impl ActionArguments {
-    fn of(action: String) -> Self {
+    fn new(action: String) -> Self {
         Self {
             of: action,
             given: Vec::new(),
@@ -317,7 +317,7 @@ impl ActionArguments {
         }
         let is_right = match option.as_str() {
             "then" => {
-                self.then = Action::of(input, errors, &ACTIONS[..3])?;
+                self.then = Action::parse_one_of(input, errors, &ACTIONS[..3])?;
                 self.then.is_some()
             }
             "max" => {

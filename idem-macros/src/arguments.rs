@@ -145,7 +145,7 @@ impl Plan {
         let mut is_changed = false;
         for (index, input) in inputs.iter_mut().enumerate() {
             let FnArg::Typed(input) = input else { continue };
-            let left = LeftOut::of(&input.pat);
+            let left = LeftOut::find(&input.pat);
             if Reference::of_type(&input.ty) != Reference::No || !left.any || left.is_unclear {
                 continue;
             }
@@ -327,7 +327,7 @@ fn keep(name: &Ident, cfgs: &[syn::Attribute]) -> TokenStream {
 }
 
 fn binds(pattern: &Pat, name: &Ident) -> bool {
-    LeftOut::of(pattern).names.contains(name)
+    LeftOut::find(pattern).names.contains(name)
 }
 
 /// The parts that a pattern does not bind.
@@ -340,7 +340,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    fn of(pattern: &Pat) -> Self {
+    fn find(pattern: &Pat) -> Self {
         let mut left = Self::default();
         left.visit_pat(pattern);
         left

@@ -72,7 +72,7 @@ pub(crate) struct Bindings {
 }
 
 impl Bindings {
-    pub(crate) fn of(signature: &Signature, boxed: Option<&Boxed>) -> Self {
+    pub(crate) fn collect(signature: &Signature, boxed: Option<&Boxed>) -> Self {
         let constants = signature
             .generics
             .params
@@ -266,7 +266,7 @@ pub(crate) struct Borrow {
 
 impl Borrow {
     /// All reference parameters of a function.
-    pub(crate) fn of(signature: &Signature) -> Vec<Self> {
+    pub(crate) fn collect(signature: &Signature) -> Vec<Self> {
         let inputs = signature.inputs.iter();
         let borrows = inputs.filter_map(|input| match input {
             FnArg::Receiver(receiver) => match &receiver.kind {

@@ -39,7 +39,7 @@ pub(crate) struct ComputedValue {
 
 impl Matching {
     /// Takes out of the arms the values that are computed before the body.
-    fn of(keyword: Span, mut arms: Vec<Arm>) -> Self {
+    fn new(keyword: Span, mut arms: Vec<Arm>) -> Self {
         let mut computed = Vec::new();
         let mut late = Vec::new();
         for arm in &mut arms {
@@ -82,7 +82,7 @@ impl Matching {
 
 impl Handling {
     /// Returns the handling of errors; after a mistake in it, none.
-    pub(crate) fn of(setting: Option<ErrorsSetting>) -> Self {
+    pub(crate) fn new(setting: Option<ErrorsSetting>) -> Self {
         match setting {
             Some(ErrorsSetting {
                 arms: Some(Arms::Policy(word)),
@@ -91,7 +91,7 @@ impl Handling {
             Some(ErrorsSetting {
                 keyword,
                 arms: Some(Arms::Match(arms)),
-            }) => Self::Arms(Matching::of(keyword.span(), arms)),
+            }) => Self::Arms(Matching::new(keyword.span(), arms)),
             _ => Self::Default,
         }
     }

@@ -89,7 +89,7 @@ impl Plan {
             Some((Form::Boxed(boxed), _)) => Some(boxed),
             _ => None,
         };
-        let bindings = Bindings::of(&function.signature, boxed);
+        let bindings = Bindings::collect(&function.signature, boxed);
         if let Some(upgrade) = &args.outcome.upgrade {
             let current = args.outcome.outcome_version.as_ref();
             upgrade.check(
@@ -99,7 +99,7 @@ impl Plan {
                 errors,
             );
         }
-        let handling = Handling::of(args.outcome.errors);
+        let handling = Handling::new(args.outcome.errors);
         if args.call.transaction.is_some() {
             transaction::check_errors(&handling, errors);
         }
@@ -150,7 +150,7 @@ impl Plan {
             names,
             caret,
             is_static,
-        } in Borrow::of(&self.function.signature)
+        } in Borrow::collect(&self.function.signature)
         {
             for name in names.iter().filter(|name| !is_static && self.uses(name)) {
                 let advice = if name == "self" {

@@ -172,7 +172,7 @@ fn report_missing(name: &Ident, value: &Expr, function: &Function, errors: &mut 
             sqlx::Transaction<'_, DB>`, and write `transaction = tx`";
         return errors.on(value, message);
     }
-    let bindings = Bindings::of(&function.signature, Boxed::find(&function.body).as_ref());
+    let bindings = Bindings::collect(&function.signature, Boxed::find(&function.body).as_ref());
     if let Some(binding) = bindings.all.iter().find(|binding| binding.name == *name) {
         let message = format!(
             "`{name}` is only a part of this parameter, and the transaction must be a parameter of \

@@ -101,7 +101,7 @@ async fn remove_with_steps(
     listings: &[Listing],
     purged: &mut Purged,
 ) -> Result<(), StoreError> {
-    let mut steps = PurgedSteps::of(args);
+    let mut steps = PurgedSteps::from_args(args);
     steps.look(store, args, listings).await?;
     for listing in listings {
         remove_all(store, args, listing, |id| !is_in_run(id), purged).await?;

@@ -41,7 +41,7 @@ pub(super) fn is_in_run(id: &RecordId) -> bool {
 }
 
 impl PurgedSteps {
-    pub(super) fn of(args: &Purge) -> Self {
+    pub(super) fn from_args(args: &Purge) -> Self {
         let names_steps = args.operation.as_deref().is_some_and(is_step);
         // Others may be steps of calls that were not looked at.
         let is_narrow =

@@ -1,4 +1,4 @@
-//! What a layer uses besides the public API.
+//! The parts that a layer uses besides the public API.
 //!
 //! The engine calls a layer by these hooks:
 //!
@@ -13,7 +13,7 @@
 pub(crate) use crate::base::printable::shown_name;
 pub(crate) use crate::base::{clock, sync};
 pub(crate) use crate::call::body::{self, BodyExit};
-pub(crate) use crate::call::judge::{Answer, Ending, Handling, RETRIED, StepLeft, give};
+pub(crate) use crate::call::judge::{Answer, Ending, GiveUp, Handling, RETRIED, StepLeft, give};
 pub(crate) use crate::call::keeping::{Keepable, KeepsErrors, Policy};
 pub(crate) use crate::call::owned::{
     CALLER_DROPPED, COMMIT_REFUSED, ERROR_KEPT, EXECUTED, Owned, RELEASED,
@@ -21,7 +21,6 @@ pub(crate) use crate::call::owned::{
 pub(crate) use crate::call::prepared::{MISCONFIGURED, Prepared};
 pub(crate) use crate::call::reconcile::Question;
 pub(crate) use crate::call::report::NOT_RECORDED;
-pub(crate) use crate::call::start::Pause;
 pub(crate) use crate::encoding::key::{digest_after, escape, first_part, write_after};
 pub(crate) use crate::lease::term::Term;
 pub(crate) use crate::observe::{self, BodyWatch, Event, Observer};
@@ -46,4 +45,5 @@ pub(crate) use crate::task::current::{self, Around, Guarded, HeldBy};
 pub(crate) use crate::task::outcome_writer::OutcomeWriter;
 pub(crate) use crate::task::request::Request;
 pub(crate) use crate::task::scope::is_disabled_by_default;
+pub(crate) use crate::task::waiting::Pause;
 pub(crate) use crate::task::{held_keys, watch};

@@ -201,12 +201,12 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// As [`commit`](Self::commit), and [`Error::Config`] if the error fails to encode: then
+    /// Like [`commit`](Self::commit), and [`Error::Config`] if the error fails to encode: then
     /// nothing was recorded.
     ///
     /// # Cancellation safety
     ///
-    /// As [`commit`](Self::commit).
+    /// Like [`commit`](Self::commit).
     pub async fn commit_error<E: Keepable>(
         &self,
         error: &E,
@@ -233,7 +233,7 @@ impl Lease {
         guarded.answered(held.settle_by_hand().await)
     }
 
-    /// As [`release`](Self::release), but does nothing if that was done: another holder may have
+    /// Like [`release`](Self::release), but does nothing if that was done: another holder may have
     /// the key since.
     pub(crate) async fn release_once(&self) -> Result<(), Error> {
         let Some(guarded) = &self.guarded else {
@@ -251,11 +251,11 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// As [`commit`](Self::commit).
+    /// Like [`commit`](Self::commit).
     ///
     /// # Cancellation safety
     ///
-    /// As [`commit`](Self::commit).
+    /// Like [`commit`](Self::commit).
     pub async fn release(&self) -> Result<(), Error> {
         match &self.guarded {
             Some(guarded) => {

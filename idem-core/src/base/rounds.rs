@@ -29,7 +29,7 @@ pub trait Rounds<T> {
 ///
 /// # Cancellation safety
 ///
-/// As that of a round. In between, no transaction is open.
+/// The same as that of a round. In between, no transaction is open.
 pub async fn run_rounds<T>(mut pauses: Backoff, mut rounds: impl Rounds<T>) -> T {
     let mut number = 1;
     loop {

@@ -88,9 +88,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::base::clock;
     use crate::encoding::key::Key;
-    use crate::record::{Owner, RecordId};
+    use crate::record::RecordId;
 
     #[derive(Clone, Copy)]
     enum Does {
@@ -104,8 +103,7 @@ mod tests {
      {
         let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
         let length = Duration::from_secs(10);
-        let times = (length, length * 2);
-        let term = Term::new(id, Owner::generate(), 1, times, clock::now());
+        let term = Term::first(id, length);
         for does in [Does::Returns, Does::Panics, Does::Waits] {
             let mut body = pin!(Some(async move {
                 match does {

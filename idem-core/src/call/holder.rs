@@ -87,7 +87,7 @@ impl<'a> Holder<'a> {
     {
         match self {
             Self::Nobody { call, .. } => {
-                let around = call.clone().map_or_else(Around::keyless, Around::of);
+                let around = call.clone().map_or_else(Around::keyless, Around::body_of);
                 around.run(body::run(None, body)).await
             }
             Self::Lease(owned) => {

@@ -126,7 +126,7 @@ enum End {
 pub(crate) type Report<'a> = &'a dyn Fn(Event, Option<&dyn Display>);
 
 impl Facts {
-    fn of(call: Option<&Call>, reruns: Reruns) -> Self {
+    fn gather(call: Option<&Call>, reruns: Reruns) -> Self {
         let has = |event| call.is_some_and(|call| call.has(event));
         Self {
             has_record: call.is_some(),
@@ -200,7 +200,7 @@ pub(crate) struct Handling<R, T, E, P> {
 }
 
 impl<T, E: From<Error>, P> Handling<Result<T, E>, T, E, P> {
-    pub(crate) fn of<Via>(policy: Policy<P, E>) -> Self
+    pub(crate) fn new<Via>(policy: Policy<P, E>) -> Self
     where
         T: Storable<Via>,
     {
@@ -246,7 +246,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         exit: BodyExit<R>,
         report: Report<'_>,
     ) -> (Ruling, Answer<T, E>) {
-        let facts = Facts::of(call, reruns);
+        let facts = Facts::gather(call, reruns);
         let (end, answer) = match exit {
             BodyExit::Lost(error) => {
                 return (Ruling::Over(Ending::Nothing), Ok(Err(self.fail(error))));

@@ -77,7 +77,7 @@ impl<E> KeepsErrors<E> for Never {
     }
 }
 
-/// What is done with the errors of one call.
+/// The handling of the errors of one call.
 #[derive(Debug)]
 pub struct Policy<P, E> {
     pub(crate) action: P,

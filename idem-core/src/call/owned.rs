@@ -63,6 +63,13 @@ pub(super) struct Unanswered {
     release: bool,
 }
 
+/// An outcome that was left out of its commit. It may be recorded, if the replies to the earlier
+/// tries were lost.
+pub(super) struct LeftOut {
+    pub(super) outcome: Encoded,
+    why: StoreError,
+}
+
 /// The owner's end of a record in flight.
 pub(crate) struct Owned {
     pub(super) enrolled: Enrolled,
@@ -70,9 +77,7 @@ pub(crate) struct Owned {
     pub(super) observer: Observer,
     seat: Option<Box<FlightSeat>>,
     pub(super) pending: StepLeft,
-    /// The outcome of the commit that was left out of it since, and why. It may be recorded, if the
-    /// replies to the earlier tries were lost.
-    pub(super) left_out: Option<Box<(Encoded, StoreError)>>,
+    pub(super) left_out: Option<Box<LeftOut>>,
     /// The first time that the commit was sent. It may be sent again.
     first_sent: Option<FirstSent>,
     /// The operator's or the application's step, made by hand.
@@ -293,7 +298,7 @@ impl Owned {
                 lease: term.length(),
                 hold: term.hold(),
             }),
-            claim_metadata: trace::of(request.metadata.as_ref()),
+            claim_metadata: trace::in_flight(request.metadata.as_ref()),
             ..request.commit(term.owner, term.attempt, outcome, kept_for)
         }
     }
@@ -334,7 +339,8 @@ impl Owned {
             && !self.is_by_hand
             && let Some(outcome) = outcome.take()
         {
-            self.left_out = Some(Box::new((outcome, why.clone())));
+            let why = why.clone();
+            self.left_out = Some(Box::new(LeftOut { outcome, why }));
             return true;
         }
         false
@@ -372,7 +378,7 @@ impl Owned {
             (&self.pending, ownership)
             && let Some(left_out) = self.left_out.take()
         {
-            self.report(NOT_ENCODED, Some(&left_out.1));
+            self.report(NOT_ENCODED, Some(&left_out.why));
         }
         let step = std::mem::replace(&mut self.pending, StepLeft::Over);
         let mut shared = None;

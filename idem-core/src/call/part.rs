@@ -11,7 +11,7 @@ use crate::lease::term::Term;
 use crate::task::current;
 use crate::task::inherited::Inherited;
 
-/// What a part of a body takes along into another task: the scope, the call, and its lease.
+/// The scope, the call and its lease, which a part of a body takes along into another task.
 ///
 /// The body itself must wait for the part. A body that is dropped does not stop its parts; a lease
 /// that is lost does.
@@ -59,10 +59,9 @@ mod tests {
 
     use super::*;
     use crate::MemoryStore;
-    use crate::base::clock;
     use crate::encoding::key::Key;
     use crate::error::Error;
-    use crate::record::{Owner, RecordId};
+    use crate::record::RecordId;
     use crate::runtime::handle::Idempotency;
 
     /// Counts how often it is dropped.
@@ -133,13 +132,7 @@ mod tests {
     async fn p1_a_part_in_another_task_is_dropped_when_the_lease_is_lost_and_not_polled_after_it() {
         let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
         let length = Duration::from_secs(10);
-        let term = Arc::new(Term::new(
-            id,
-            Owner::generate(),
-            1,
-            (length, length * 2),
-            clock::now(),
-        ));
+        let term = Arc::new(Term::first(id, length));
         let part = |term: &Arc<Term>| BodyPart {
             inherited: Inherited::here(),
             term: Some(term.clone()),

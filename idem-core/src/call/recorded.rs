@@ -67,7 +67,7 @@ impl Recorded {
         self.read()
     }
 
-    /// As [`decode`](Self::decode), for the type that a body returns.
+    /// Like [`decode`](Self::decode), for the type that a body returns.
     pub(crate) fn decode_outcome<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
         let stored = self.decode::<T::Stored>()?;
         T::from_stored(stored)
@@ -87,16 +87,16 @@ impl Recorded {
     }
 
     fn read<S: DeserializeOwned>(&self) -> Result<S, Error> {
-        let of = (&self.id, self.attempt);
+        let (id, attempt) = (&self.id, self.attempt);
         let upgraded = caught(|| match &self.versions {
-            Some(versions) => versions.upgraded(&self.codec, of, &self.outcome),
+            Some(versions) => versions.upgraded(&self.codec, id, attempt, &self.outcome),
             None if self.outcome.version() == 1 => Ok(None),
-            None => Versions::default().upgraded(&self.codec, of, &self.outcome),
+            None => Versions::default().upgraded(&self.codec, id, attempt, &self.outcome),
         });
         let upgraded = upgraded.map_err(|error| self.unreadable(&error.to_string()))?;
         caught(|| {
             self.codec
-                .decode(of, upgraded.as_ref().unwrap_or(&self.outcome))
+                .decode(id, attempt, upgraded.as_ref().unwrap_or(&self.outcome))
         })
         .map_err(|error| {
             self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>()))

@@ -89,13 +89,12 @@ impl Owned {
         let Some(found) = found else {
             return false;
         };
-        let left_out = self.left_out.as_deref();
-        let sent = outcome.as_ref().or(left_out.map(|(outcome, _)| outcome));
+        let left_out = self.left_out.as_ref().map(|left_out| &left_out.outcome);
+        let sent = outcome.as_ref().or(left_out);
         let is_recorded = term.has_recorded(&found, sent.map(|outcome| &outcome.payload));
         if is_recorded && found.outcome.is_some() {
-            *outcome = outcome
-                .take()
-                .or(self.left_out.take().map(|left_out| left_out.0));
+            let left_out = self.left_out.take().map(|left_out| left_out.outcome);
+            *outcome = outcome.take().or(left_out);
         }
         is_recorded
     }

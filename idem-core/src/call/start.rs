@@ -14,7 +14,6 @@ use std::time::Duration;
 use futures_util::future::FutureExt as _;
 use tokio::time::Instant;
 
-use crate::base::backoff::Backoff;
 use crate::base::clock;
 use crate::call::owned::ClaimedLease;
 use crate::call::recorded::Recorded;
@@ -22,19 +21,17 @@ use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
 use crate::observe::Event;
 use crate::policy::settings::InFlight;
-use crate::record::{Claimed, Origin, Owner};
+use crate::record::{Claimed, Origin, Owner, Renewal};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, Turn};
 use crate::runtime::rejected::{Held, Rejected, STORE_FAILED};
 use crate::runtime::undoing::UnansweredClaim;
 use crate::task::request::Request;
-use crate::task::waiting;
+use crate::task::waiting::{self, Pause, WAIT_WITHOUT_STORE};
 
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
 /// differ a little, and a claim just before the end would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
-/// How long a waiter that cannot wait at the store sleeps before it asks again.
-const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
 
 /// The next step of a call.
 pub(crate) enum CallStart {
@@ -172,8 +169,9 @@ impl Runtime {
             }
         };
         let lease = request.settings.lease;
-        let times = (lease, request.settings.in_flight_expiry());
-        let term = Term::new(request.id.clone(), owner, attempt, times, sent);
+        let hold = request.settings.in_flight_expiry();
+        let renewal = Renewal::new(request.id.clone(), owner, hold);
+        let term = Term::new(renewal, attempt, lease, sent);
         let now = clock::now();
         if term.is_lost_at(now) {
             // The answer took nearly as long as the lease, so the key may soon have another owner.
@@ -182,7 +180,7 @@ impl Runtime {
         }
         self.keepers
             .round_trips()
-            .took(&request.id, attempt, lease, (sent, now));
+            .took(&request.id, attempt, lease, sent..now);
         if origin == Origin::Abandoned {
             self.took_over(request, attempt);
         }
@@ -279,71 +277,5 @@ impl Drop for PendingClaim<'_> {
         if !self.is_settled {
             self.runtime.undo(self.request, self.owner);
         }
-    }
-}
-
-/// Slows a waiter down. A store may end a wait for no reason; a waiter that then finds the same
-/// attempt in flight would claim in a busy loop.
-pub(crate) struct Pause {
-    seen: Option<(u64, Instant)>,
-    pauses: Backoff,
-}
-
-/// A wait that ended before this had no reason to.
-const EARLY: Duration = Duration::from_millis(5);
-const PAUSES: Backoff = Backoff::new(EARLY, WAIT_WITHOUT_STORE);
-
-impl Pause {
-    pub(crate) const fn new() -> Self {
-        let pauses = PAUSES;
-        Self { seen: None, pauses }
-    }
-
-    pub(crate) async fn before_waiting_again(&mut self, attempt: u64) {
-        let early = self
-            .seen
-            .is_some_and(|(seen, at)| seen == attempt && clock::now() < clock::after(at, EARLY));
-        if early {
-            tokio::time::sleep(self.pauses.next_pause()).await;
-        } else {
-            self.pauses = PAUSES;
-        }
-        self.seen = Some((attempt, clock::now()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_finds_the_same_attempt_at_once_again_and_again_slows_down() {
-        let mut pause = Pause::new();
-        for (attempt, millis) in [
-            (1, 0),
-            (1, 5),
-            (1, 10),
-            (1, 20),
-            (1, 40),
-            (1, 80),
-            (1, 100),
-            (1, 100),
-            (2, 0),
-            (2, 5),
-        ] {
-            let before = clock::now();
-            pause.before_waiting_again(attempt).await;
-            let took = clock::now().saturating_duration_since(before).as_millis();
-            // Timers may be a millisecond late.
-            assert!(
-                (millis / 2..=millis + 1).contains(&took),
-                "{took} ms, not {millis}"
-            );
-        }
-        // A wait that lasted longer did not end without a reason.
-        tokio::time::advance(Duration::from_millis(5)).await;
-        let before = clock::now();
-        pause.before_waiting_again(2).await;
-        assert_eq!(clock::now(), before);
     }
 }

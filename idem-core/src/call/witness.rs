@@ -1,4 +1,4 @@
-//! What the macro learns from the return type of a guarded function.
+//! The facts that the macro learns from the return type of a guarded function.
 
 use std::marker::PhantomData;
 
@@ -86,12 +86,12 @@ pub trait FromIdempotency: From<Error> {}
 impl<E: From<Error>> FromIdempotency for E {}
 
 impl<R, T, E> Witness<R, T, E> {
-    /// What is done with the errors of a function, as its `errors(..)` says.
+    /// The handling that the `errors(..)` of a function says.
     pub fn errors<P: Fn(&E) -> ErrorAction>(&self, action: P) -> Policy<P, E> {
         Policy::new(action)
     }
 
-    /// What is done with them as their type says, where `errors(policy)` allows retries.
+    /// The handling that their type says, where `errors(policy)` allows retries.
     pub fn errors_by_policy(&self) -> Policy<fn(&E) -> ErrorAction, E>
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>>,
@@ -102,7 +102,7 @@ impl<R, T, E> Witness<R, T, E> {
         }
     }
 
-    /// What is done with them as their type says, where the body runs once.
+    /// The handling that their type says, where the body runs once.
     pub fn errors_by_policy_without_retries(&self) -> Policy<fn(&E) -> ErrorAction, E>
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>,
@@ -146,7 +146,7 @@ pub trait OtherParameter {
 impl<E, P> OtherParameter for &Parameter<E, P> {}
 
 impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
-    /// What is done with them as their type says, where the function says nothing.
+    /// The handling that their type says, where the function says nothing.
     ///
     /// This is found before the methods of [`ConditionalPolicy`] and [`NoPolicy`] of the same name,
     /// if the type has a policy.
@@ -177,7 +177,7 @@ impl<R, T, E: HasErrorPolicy> ConditionalPolicy<E> for Witness<R, T, E> {
     }
 }
 
-/// What is done with the errors of a type that says nothing, where the function says nothing
+/// The handling of the errors of a type that says nothing, where the function says nothing
 /// either.
 pub trait NoPolicy<E> {
     /// Treats each error as [`Builder::default_error`](crate::Builder::default_error) says.

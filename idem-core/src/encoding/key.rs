@@ -321,7 +321,7 @@ pub(crate) fn digest_after(text: &mut String, start: usize) {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", KeyDigest::of(&self.0))
+        write!(f, "Key({})", KeyDigest::hash(&self.0))
     }
 }
 
@@ -356,7 +356,7 @@ impl KeyDigest {
     }
 
     /// The digest of `operation:key`.
-    pub(crate) fn of(id: &str) -> Self {
+    pub(crate) fn hash(id: &str) -> Self {
         let mut digest = [0; 8];
         blake3::Hasher::new()
             .update(id.as_bytes())

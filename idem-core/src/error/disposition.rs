@@ -147,7 +147,7 @@ impl<E: Dispose + ?Sized> Inside<'_, E> {
         self.0.disposition()
     }
 
-    /// As [`disposition`](Self::disposition), for an error inside whose policy is asked. Found
+    /// Like [`disposition`](Self::disposition), for an error inside whose policy is asked. Found
     /// before the methods of [`ConditionalDisposition`] and `DispositionByPolicy`.
     pub fn disposition_by_policy(&self, _: &'static str) -> Disposition {
         self.0.disposition()

@@ -155,7 +155,7 @@ impl Error {
     /// assert_eq!(Disposition::of(&error), Disposition::dead_letter("codec"));
     /// ```
     pub fn unreadable_message(source: &str, id: Option<&str>, reason: &str) -> Self {
-        let key = KeyDigest::of(&format!("{source}:{}", id.unwrap_or_default()));
+        let key = KeyDigest::hash(&format!("{source}:{}", id.unwrap_or_default()));
         Self::Codec {
             operation: source.into(),
             key,

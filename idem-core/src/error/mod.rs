@@ -182,7 +182,7 @@ pub enum Error {
         operation: Arc<str>,
         /// A digest of the key; of a message, a digest of its source and its id.
         key: KeyDigest,
-        /// What is wrong with it, without its contents.
+        /// The fault, without the record's contents.
         reason: Arc<str>,
         /// Whether it is a message, and not a stored value.
         is_message: bool,
@@ -201,7 +201,7 @@ pub enum Error {
     Config {
         /// The operation's name.
         operation: Arc<str>,
-        /// What is wrong, and what to write.
+        /// The mistake, and the code that corrects it.
         reason: Arc<str>,
     },
 }

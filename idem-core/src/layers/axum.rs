@@ -118,7 +118,7 @@ impl Storable<InForm> for HeaderMap {
     fn to_stored(&self) -> impl Serialize {
         let lines = self
             .iter()
-            .map(|(name, value)| (name.as_str(), Text::of(value.as_bytes())));
+            .map(|(name, value)| (name.as_str(), Text::from_bytes(value.as_bytes())));
         lines.collect::<Vec<_>>()
     }
 
@@ -143,7 +143,7 @@ macro_rules! header_arrays {
             fn to_stored(&self) -> impl Serialize {
                 let lines = self
                     .iter()
-                    .map(|(name, value)| (name.as_str(), Text::of(value.as_bytes())));
+                    .map(|(name, value)| (name.as_str(), Text::from_bytes(value.as_bytes())));
                 lines.collect::<Vec<_>>()
             }
 
@@ -231,7 +231,7 @@ with_headers! {
     [const N: usize] [(HeaderName, String); N];
 }
 
-/// As problem+json (RFC 9457), with the [status](crate::ErrorKind::http_status), the
+/// Answers with problem+json (RFC 9457), with the [status](crate::ErrorKind::http_status), the
 /// [code](crate::ErrorKind::code) and the [message](crate::ErrorKind::client_message) of the
 /// error's kind, a `Retry-After` for `InFlight`, `Throttled`, `LeaseLost` and `Store`, and
 /// `WWW-Authenticate: Bearer` for a 401.
@@ -269,7 +269,7 @@ pub enum Text {
 }
 
 impl Text {
-    fn of(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         std::str::from_utf8(bytes).map_or_else(
             |_| Self::Bytes(bytes.to_vec()),
             |text| Self::Text(text.to_owned()),

@@ -406,7 +406,7 @@ mod tests {
         for (numbers, is_known) in [([10, 0], false), ([0, 10], true)] {
             let builder = Idempotency::builder(remote());
             let store = store(numbers.into_iter().fold(builder, Builder::local_cache));
-            assert!(store.of::<MemoryStore>().is_some());
+            assert!(store.downcast::<MemoryStore>().is_some());
             let commit = commit(&store, &id(1)).await;
             store.commit(commit, &mut None).await.unwrap();
             let known = store.known(&id(1), None, clock::now());

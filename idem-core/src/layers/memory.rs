@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::in_process::InProcess;
 use self::shard::{Shard, Target};
-use self::step::{LockedStep, Waking};
+use self::step::LockedStep;
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiter, Waiters};
 use crate::adapter::engine::clock::TokioClock;
@@ -124,7 +124,7 @@ impl Room {
             .map_or_else(|_| Err(full(capacity)), |_| Ok(()))
     }
 
-    fn give_back(&self, count: usize) {
+    fn free(&self, count: usize) {
         if count > 0 {
             self.len.fetch_sub(count, Ordering::Relaxed);
         }
@@ -249,19 +249,13 @@ impl MemoryStore {
 
     fn commit_now(&self, commit: &Commit) -> Ownership {
         self.step(&commit.id, |step| {
-            let on_commit = step
-                .find()
-                .map(|(record, left)| (record.on_commit(commit), left));
-            step.carry_out(on_commit, Waking::Wakes)
+            step.end_lease(|record| record.on_commit(commit))
         })
     }
 
     fn release_now(&self, release: &Release) -> Ownership {
         self.step(&release.id, |step| {
-            let on_release = step
-                .find()
-                .map(|(record, left)| (record.on_release(release), left));
-            step.carry_out(on_release, Waking::Wakes)
+            step.end_lease(|record| record.on_release(release))
         })
     }
 
@@ -463,10 +457,7 @@ impl Store for MemoryStore {
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         let renew = |renewal: &Renewal| {
             self.step(&renewal.id, |step| {
-                let on_renew = step
-                    .find()
-                    .map(|(record, left)| (record.on_renew(renewal), left));
-                step.carry_out(on_renew, Waking::LeavesWaiting)
+                step.carry_out(|record| record.on_renew(renewal))
             })
         };
         renewals.iter().map(|renewal| Ok(renew(renewal))).collect()
@@ -507,7 +498,7 @@ impl Store for MemoryStore {
     }
 
     fn into_handle(self) -> StoreHandle {
-        StoreHandle::of(InProcess(self))
+        StoreHandle::from_dyn(InProcess(self))
     }
 }
 

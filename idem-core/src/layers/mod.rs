@@ -1,6 +1,6 @@
-//! What is built on the engine. Nothing below names a layer, and a layer uses only the public API,
-//! `api`, what [`adapter::engine`](crate::adapter) offers, and layers before it. `cargo xtask
-//! without` takes six of the ten out, one after the other, and tests the rest.
+//! The layers, which are built on the engine. Nothing below names a layer, and a layer uses only
+//! the public API, `api`, what [`adapter::engine`](crate::adapter) offers, and layers before it.
+//! `cargo xtask without` takes six of the ten out, one after the other, and tests the rest.
 
 #[cfg(feature = "axum")]
 mod axum;

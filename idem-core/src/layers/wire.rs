@@ -214,7 +214,7 @@ pub const HEAD: usize = 2048;
 ///
 /// # Errors
 ///
-/// As [`decode`].
+/// Like [`decode`].
 pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
     match text.as_ref() {
         [b'i', b'1' | b'3', b'c' | b'e', ..] => {
@@ -240,7 +240,7 @@ fn version_of(held: &InFlight) -> u8 {
     }
 }
 
-/// What the record says of its call, if it says anything.
+/// The metadata of a call, if its record has any.
 fn described(held: &InFlight) -> Option<&Metadata> {
     let metadata = held.metadata.as_deref()?;
     (!metadata.is_empty()).then_some(metadata)

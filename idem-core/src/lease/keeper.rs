@@ -68,8 +68,9 @@ struct LeaseKeeper {
 
 struct State {
     leases: Schedule<Arc<Term>>,
-    /// The shortest lease seen since the given time, and the shortest of the period before.
-    shortest: (Duration, Duration, Instant),
+    /// The shortest lease that was seen since the given time.
+    shortest: Duration,
+    shortest_since: Instant,
     /// When the keeper looks next. `None`: when it is woken.
     planned: Option<Instant>,
     /// When it looked last.
@@ -85,9 +86,14 @@ struct State {
 
 /// A lease's entry with its keeper. Dropping it ends the renewal.
 pub(crate) struct Enrolled {
-    /// The keeper, and the place there. `None` without a tokio runtime: the lease is not renewed.
-    at: Option<(Arc<LeaseKeeper>, usize)>,
+    /// `None` without a tokio runtime: the lease is not renewed.
+    entry: Option<KeeperEntry>,
     pub(crate) term: Arc<Term>,
+}
+
+struct KeeperEntry {
+    keeper: Arc<LeaseKeeper>,
+    place: usize,
 }
 
 impl LeaseKeepers {
@@ -104,7 +110,7 @@ impl LeaseKeepers {
         let term = Arc::new(term);
         match Handle::try_current() {
             Ok(handle) => self.enrol_on(&handle, term),
-            Err(_) => Enrolled { at: None, term },
+            Err(_) => Enrolled { entry: None, term },
         }
     }
 
@@ -120,12 +126,12 @@ impl LeaseKeepers {
                 // This is rare: once the keeper knows how long leases are, it looks often enough by
                 // itself.
                 let keeper = keeper.clone();
-                elsewhere(handle, move || keeper.wake.notify_one());
+                run_off_worker(handle, move || keeper.wake.notify_one());
             }
-            let at = Some((keeper, place));
-            return Enrolled { at, term };
+            let entry = Some(KeeperEntry { keeper, place });
+            return Enrolled { entry, term };
         }
-        Enrolled { at: None, term }
+        Enrolled { entry: None, term }
     }
 
     pub(crate) fn round_trips(&self) -> &RoundTrips {
@@ -166,7 +172,7 @@ impl LeaseKeepers {
         };
         let running = Running(keeper.clone());
         let on = handle.clone();
-        elsewhere(handle, move || drop(on.spawn(keep(running))));
+        run_off_worker(handle, move || drop(on.spawn(keep(running))));
         keeper
     }
 }
@@ -187,7 +193,7 @@ impl Known {
 
 /// Runs `work` off the worker threads: tokio's LIFO slot could queue it behind a blocking body. If
 /// all threads for blocking work are busy, a worker runs it after all.
-fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
+fn run_off_worker(handle: &Handle, work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(std::sync::Mutex::new(Some(work)));
     let once = move || {
         // Takes the work out first, so that the lock is not held while the work runs.
@@ -217,13 +223,13 @@ impl Drop for LeaseKeepers {
 impl Enrolled {
     /// Takes the place with the keeper, which stays.
     pub(crate) fn take(&mut self) -> Self {
-        let (at, term) = (self.at.take(), self.term.clone());
-        Self { at, term }
+        let (entry, term) = (self.entry.take(), self.term.clone());
+        Self { entry, term }
     }
 
     /// Ends the renewal: the lease expires.
     pub(crate) fn stop(&mut self) {
-        if let Some((keeper, place)) = self.at.take() {
+        if let Some(KeeperEntry { keeper, place }) = self.entry.take() {
             let mut state = keeper.state();
             let removed = state.leases.remove(place);
             let closed = state.closed;
@@ -247,7 +253,8 @@ impl LeaseKeeper {
         let now = clock::now();
         let state = State {
             leases: Schedule::new(now),
-            shortest: (Duration::MAX, Duration::MAX, now),
+            shortest: Duration::MAX,
+            shortest_since: now,
             planned: None,
             looked: now,
             pausing_since: None,
@@ -272,7 +279,7 @@ impl LeaseKeeper {
         if self.has_ended() {
             return None;
         }
-        state.shortest.0 = state.shortest.0.min(term.length());
+        state.shortest = state.shortest.min(term.length());
         let is_earlier = state.planned.is_none_or(|planned| first < planned);
         if is_earlier {
             state.planned = Some(first);
@@ -319,7 +326,7 @@ impl LeaseKeeper {
             };
             drop(state);
             for term in lost {
-                term.tell_lost();
+                term.wake_waiters();
             }
             if let Some(next) = next {
                 due.sort_by_key(|renewing| renewing.deadline);
@@ -391,7 +398,7 @@ impl State {
                 self.visits.0 += 1;
             }
             let term = term.clone();
-            self.shortest.0 = self.shortest.0.min(term.length());
+            self.shortest = self.shortest.min(term.length());
             match term.due(now) {
                 Due::Never => {}
                 Due::Lost => lost.push(term),
@@ -413,17 +420,16 @@ impl State {
     /// long as the shortest lease may be renewed late.
     fn may_pause(&mut self, now: Instant) -> bool {
         // A lease longer than `LATELY` may not have been looked at lately.
-        let shortest = self.shortest.0.min(self.shortest.1).min(LATELY * 2);
+        let shortest = self.shortest.min(LATELY * 2);
         now < clock::after(*self.pausing_since.get_or_insert(now), shortest / 12)
     }
 
     /// When to look again.
     fn plan(&mut self, now: Instant, idle_since: &mut Option<Instant>) -> Option<Instant> {
-        let (lately, before, since) = self.shortest;
-        if now >= clock::after(since, LATELY) {
-            self.shortest = (Duration::MAX, lately, now);
+        let look_every = (self.shortest / 12).clamp(LOOK.0, LOOK.1);
+        if now >= clock::after(self.shortest_since, LATELY) {
+            (self.shortest, self.shortest_since) = (Duration::MAX, now);
         }
-        let look_every = (lately.min(before) / 12).clamp(LOOK.0, LOOK.1);
         let idle = if self.leases.is_empty() {
             *idle_since.get_or_insert(now)
         } else {
@@ -485,7 +491,10 @@ pub(crate) mod explored {
             keeper.0.wake.notify_one();
         }
         Enrolled {
-            at: Some((keeper.0.clone(), place)),
+            entry: Some(KeeperEntry {
+                keeper: keeper.0.clone(),
+                place,
+            }),
             term,
         }
     }

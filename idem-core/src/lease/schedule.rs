@@ -1,5 +1,5 @@
-//! What is due when, in slots of time. A look costs as much as is due, however many items there
-//! are.
+//! Items by the time when they are due, in slots. A look costs as much as is due, however many
+//! items there are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

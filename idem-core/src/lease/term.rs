@@ -78,14 +78,9 @@ pub(crate) enum Due {
 }
 
 impl Term {
-    /// Starts the term of a lease that was claimed by a message sent at `sent`.
-    pub(crate) fn new(
-        id: RecordId,
-        owner: Owner,
-        attempt: u64,
-        (length, hold): (Duration, Duration),
-        sent: Instant,
-    ) -> Self {
+    /// Starts the term of a lease that was claimed by a message sent at `sent`, and what renews it.
+    pub(crate) fn new(renewal: Renewal, attempt: u64, length: Duration, sent: Instant) -> Self {
+        let Renewal { id, owner, hold } = renewal;
         let (deadline, renew_at) = Self::times(length, sent);
         let times = Mutex::new(Times {
             hold,
@@ -149,7 +144,7 @@ impl Term {
 
     /// Resolves when the owner can no longer tell what becomes of the record: the lease is lost, or
     /// a transaction decides. Cancel safe.
-    pub(crate) async fn silent(&self) {
+    pub(crate) async fn until_unconfirmed(&self) {
         self.until(|term| term.is_lost() || term.may_be_recorded())
             .await;
     }
@@ -258,15 +253,11 @@ impl Term {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        Renewal {
-            id: self.id.clone(),
-            owner: self.owner,
-            hold: self.hold(),
-        }
+        Renewal::new(self.id.clone(), self.owner, self.hold())
     }
 
     /// Returns what is due at `now`. If the deadline has passed, marks the lease as lost; the
-    /// caller then [wakes](Self::tell_lost) those who wait.
+    /// caller then [wakes](Self::wake_waiters) those who wait.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut times = self.lock();
         if times.fate != Fate::Held {
@@ -297,7 +288,7 @@ impl Term {
     }
 
     /// Wakes those who wait for the loss.
-    pub(crate) fn tell_lost(&self) {
+    pub(crate) fn wake_waiters(&self) {
         self.changed.notify_waiters();
     }
 
@@ -341,9 +332,17 @@ mod tests {
     use super::*;
     use crate::encoding::key::Key;
 
+    impl Term {
+        /// The first term of this record, from now on.
+        pub(crate) fn first(id: RecordId, length: Duration) -> Self {
+            let renewal = Renewal::new(id, Owner::generate(), length);
+            Self::new(renewal, 1, length, clock::now())
+        }
+    }
+
     fn term(length: Duration) -> Term {
         let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
-        Term::new(id, Owner::generate(), 1, (length, length * 2), clock::now())
+        Term::first(id, length)
     }
 
     #[tokio::test(start_paused = true)]

@@ -50,14 +50,14 @@ pub fn operation(site: &'static Site, name: Name) -> Operation<'static> {
     )
 }
 
-/// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost
+/// Like [`operation`], but `None` where the runtime is disabled: what is switched off must cost
 /// nothing.
 #[inline]
 pub fn operation_unless_disabled(site: &'static Site, name: Name) -> Option<Operation<'static>> {
     (!scope::is_disabled_by_default()).then(|| operation(site, name))
 }
 
-/// As [`operation_of`], but `None` where the runtime is disabled.
+/// Like [`operation_of`], but `None` where the runtime is disabled.
 #[inline]
 pub fn operation_of_unless_disabled(
     site: &'static Site,
@@ -162,7 +162,7 @@ where
         .await
 }
 
-/// As [`run_again`], with the body in a task of its own.
+/// Like [`run_again`], with the body in a task of its own.
 pub fn run_detached_again<R, T, E, P, Body>(
     operation: Operation<'_>,
     witness: Witness<R, T, E>,

@@ -54,11 +54,11 @@ impl Default for TypeLabel {
 
 impl<'a> CodecContext<'a> {
     pub(crate) fn of_value(id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
-        Self::of(false, id, attempt, label)
+        Self::new(false, id, attempt, label)
     }
 
     /// Errors have no versions.
-    pub(crate) fn of(is_error: bool, id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
+    pub(crate) fn new(is_error: bool, id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
         let version = if is_error { 1 } else { label.version };
         Self {
             id,
@@ -74,7 +74,7 @@ impl<'a> CodecContext<'a> {
             version: outcome.version(),
             ..TypeLabel::default()
         };
-        Self::of(outcome.is_error, id, attempt, label)
+        Self::new(outcome.is_error, id, attempt, label)
     }
 
     /// Returns what the record says of an outcome of this type, which is nothing for most types.
@@ -271,7 +271,8 @@ impl AnyCodec {
     /// Reads the outcome of an attempt at the record with this id.
     pub(crate) fn decode<T: DeserializeOwned>(
         &self,
-        (id, attempt): (&RecordId, u64),
+        id: &RecordId,
+        attempt: u64,
         outcome: &Encoded,
     ) -> Result<T, CodecFailure> {
         match self {
@@ -305,12 +306,13 @@ impl AnyCodec {
     /// what is written of both shows.
     pub(crate) fn read_back<T: Storable<Via>, Via>(
         &self,
-        of: (&RecordId, u64),
+        id: &RecordId,
+        attempt: u64,
         outcome: &Encoded,
         value: &T,
     ) -> Result<(), CodecFailure> {
         caught(|| {
-            let stored = self.decode::<T::Stored>(of, outcome)?;
+            let stored = self.decode::<T::Stored>(id, attempt, outcome)?;
             let read = T::from_stored(stored).ok_or("it is read as another type")?;
             if forms(&value.to_stored()) != forms(&read.to_stored()) {
                 return Err("it is read back as another value".into());
@@ -433,7 +435,7 @@ mod tests {
     }
 
     fn decode<T: DeserializeOwned>(outcome: &Encoded) -> Result<T, CodecFailure> {
-        AnyCodec::Json.decode((&id(), 1), outcome)
+        AnyCodec::Json.decode(&id(), 1, outcome)
     }
 
     #[test]
@@ -493,7 +495,7 @@ mod tests {
         let outcome = encode(&["jane@example.org"]);
         for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
             let said = codec
-                .decode::<[u64; 1]>((&id(), 1), &outcome)
+                .decode::<[u64; 1]>(&id(), 1, &outcome)
                 .unwrap_err()
                 .to_string();
             assert!(!said.contains("jane"), "{said}");

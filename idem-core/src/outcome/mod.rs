@@ -61,7 +61,7 @@ impl<T> Outcome<T> {
         `Redirect`, `(StatusCode, T)`, `(HeaderMap, T)` or `(StatusCode, HeaderMap, T)`"
 )]
 pub trait Storable<Via>: Sized + sealed::Storable<Via> {
-    /// What is read back.
+    /// The type that is read back.
     type Stored: DeserializeOwned;
 
     /// Returns what is stored of this value.

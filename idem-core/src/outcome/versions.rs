@@ -7,9 +7,8 @@ use crate::outcome::codec::{AnyCodec, CodecFailure};
 use crate::record::{Encoded, RecordId};
 
 /// Reads an outcome of an earlier version, and writes it as one of the current version.
-pub(crate) type Upgrade = Arc<
-    dyn Fn(&AnyCodec, (&RecordId, u64), &Encoded) -> Result<Encoded, CodecFailure> + Send + Sync,
->;
+pub(crate) type Upgrade =
+    Arc<dyn Fn(&AnyCodec, &RecordId, u64, &Encoded) -> Result<Encoded, CodecFailure> + Send + Sync>;
 
 /// The versions of an operation's outcome. Cheap to clone.
 #[derive(Clone)]
@@ -38,7 +37,7 @@ impl Versions {
             .collect();
     }
 
-    /// What is wrong with them, if anything.
+    /// Refuses versions that no outcome can have.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.current == 0 {
             return Err(
@@ -65,7 +64,8 @@ impl Versions {
     pub(crate) fn upgraded(
         &self,
         codec: &AnyCodec,
-        of: (&RecordId, u64),
+        id: &RecordId,
+        attempt: u64,
         outcome: &Encoded,
     ) -> Result<Option<Encoded>, CodecFailure> {
         let found = outcome.version();
@@ -81,13 +81,15 @@ impl Versions {
             .into());
         }
         match self.upgrades.iter().find(|(from, _)| *from == found) {
-            Some((_, upgrade)) => upgrade(codec, of, outcome).map(Some).map_err(|error| {
-                format!(
-                    "it was written as version {found} of its type, and cannot be read as the \
+            Some((_, upgrade)) => upgrade(codec, id, attempt, outcome)
+                .map(Some)
+                .map_err(|error| {
+                    format!(
+                        "it was written as version {found} of its type, and cannot be read as the \
                     upgrade takes it: {error}"
-                )
-                .into()
-            }),
+                    )
+                    .into()
+                }),
             None => Err(format!(
                 "it was written as version {found} of its type, and this operation has version \
                  {current} without an upgrade from there; write `upgrade({found} => ..)`"

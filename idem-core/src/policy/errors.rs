@@ -51,14 +51,14 @@ impl ErrorAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnkeptAction {
-    /// As [`ErrorAction::Release`].
+    /// Like [`ErrorAction::Release`].
     Release,
-    /// As [`ErrorAction::Retry`]. A retry that ends in [`then_keep`](Retry::then_keep) releases the
-    /// key instead, and logs the event `error_not_kept`.
+    /// Like [`ErrorAction::Retry`]. A retry that ends in [`then_keep`](Retry::then_keep) releases
+    /// the key instead, and logs the event `error_not_kept`.
     Retry(Retry),
-    /// As [`ErrorAction::Abandon`].
+    /// Like [`ErrorAction::Abandon`].
     Abandon,
-    /// As [`ErrorAction::Unlisted`].
+    /// Like [`ErrorAction::Unlisted`].
     Unlisted,
 }
 
@@ -379,8 +379,8 @@ impl Frequency for Never {
     type Or<Other: Frequency> = Other;
 }
 
-/// An error type of which nothing is asked that a function without `errors(policy)` does not
-/// promise.
+/// Implemented for the [`Frequency`] of policies that never retry, which a function without
+/// `errors(policy)` needs.
 #[diagnostic::on_unimplemented(
     message = "the error policy of this type retries, which this function must allow: write \
         `errors(policy)`",

@@ -1,4 +1,4 @@
-//! What a call does when it is not the first, or when something is missing: the values of the
+//! How a call acts when it is not the first, or when something is missing: the values of the
 //! options.
 //!
 //! Each enum is the argument of the method of [`Operation`](crate::Operation) and of

@@ -281,7 +281,7 @@ pub(crate) fn keep_released(ttl: Duration, lease: Duration, least_secs: u32) -> 
     ttl.max(lease.saturating_mul(10)).max(seconds(least_secs))
 }
 
-/// As a length of time.
+/// Returns it as a length of time.
 pub(crate) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
 }

@@ -154,7 +154,7 @@ impl RecordId {
 
     /// A short digest for logs.
     pub fn digest(&self) -> KeyDigest {
-        KeyDigest::of(self.as_str())
+        KeyDigest::hash(self.as_str())
     }
 }
 
@@ -191,7 +191,7 @@ pub fn is_valid_operation(name: &str) -> bool {
     let is_plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
     if (1..=128).contains(&name.len()) && name.bytes().all(is_plain) {
-        // As most are.
+        // Most are.
         return true;
     }
     let segment = |segment: &str| {

@@ -52,7 +52,7 @@ impl RecordState {
     }
 }
 
-/// What is known of a record, for people and for programs that settle what was abandoned.
+/// A view of a record, for people and for programs that settle what was abandoned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordInfo {

@@ -238,7 +238,7 @@ pub enum OnIntervention {
     Answer(Intervened),
     /// This is written in place of the record, if that is still there.
     Put {
-        /// What is written.
+        /// The new record.
         record: Record,
         /// Its expiry, from now.
         expires_in: Duration,
@@ -249,7 +249,7 @@ pub enum OnIntervention {
     /// This is written in place of the record, if that is still there, and all its times stay: its
     /// expiry, and for how long it is done after that.
     Replace {
-        /// What is written.
+        /// The new record.
         record: Record,
     },
     /// The record is removed, if it is still there.

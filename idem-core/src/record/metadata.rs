@@ -1,5 +1,5 @@
-//! What a record says of its outcome: the version of its type, the trace of the call that ran, and
-//! who settled it.
+//! Facts about an outcome in its record: the version of its type, the trace of the call that ran,
+//! and who settled it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -169,7 +169,8 @@ pub(crate) fn is_trace(text: &str) -> bool {
     )
 }
 
-/// Who made a change by hand, and why. `Display` escapes what could end or reverse a line of a log.
+/// The maker of a change by hand, and the reason. `Display` escapes what could end or reverse a
+/// line of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct By {
     pub(crate) who: String,

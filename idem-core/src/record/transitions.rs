@@ -393,7 +393,7 @@ impl InFlight {
                 },
                 None,
             )),
-            // As it was found.
+            // It stays as it was found.
             (ReleaseTo::Undone { keep }, Origin::Released, _) => released(before, self.run, keep),
             (ReleaseTo::Undone { .. }, Origin::Abandoned, Some(found)) => {
                 let found = Self {

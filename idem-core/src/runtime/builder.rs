@@ -63,8 +63,8 @@ impl Idempotency {
 /// ```
 pub struct Builder {
     pub(crate) store: AnyStore,
-    /// The store with that of a layer around it, which the runtime then uses, and the layer.
-    wrapped: Option<(&'static str, AnyStore)>,
+    /// The store that the runtime uses in place of that one.
+    wrapped: Option<Wrapped>,
     settings: Settings,
     codec: AnyCodec,
     observer: Observer,
@@ -76,7 +76,13 @@ pub struct Builder {
     problem: Option<ConfigError>,
 }
 
-/// What [`Builder::strict`] is about.
+/// The store with that of a layer around it.
+struct Wrapped {
+    layer: &'static str,
+    store: AnyStore,
+}
+
+/// The settings of [`Builder::strict`].
 #[derive(Default)]
 struct Profile {
     strict: bool,
@@ -206,10 +212,11 @@ impl Builder {
     /// would see what the other one changes.
     pub(crate) fn wrap(&mut self, layer: &'static str, wrapped: Option<AnyStore>) {
         match &self.wrapped {
-            Some((other, _)) if *other != layer => self.note(format!(
-                "`{layer}` cannot be with `{other}`: each puts a store around the runtime's"
+            Some(other) if other.layer != layer => self.note(format!(
+                "`{layer}` cannot be with `{}`: each puts a store around the runtime's",
+                other.layer
             )),
-            _ => self.wrapped = wrapped.map(|wrapped| (layer, wrapped)),
+            _ => self.wrapped = wrapped.map(|store| Wrapped { layer, store }),
         }
     }
 
@@ -444,7 +451,7 @@ impl Builder {
             settings.abandoned = Abandoned::Reject;
         }
         settings.times.remember_is_default = true;
-        let store = wrapped.map_or(store, |(_, wrapped)| wrapped);
+        let store = wrapped.map_or(store, |wrapped| wrapped.store);
         let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),

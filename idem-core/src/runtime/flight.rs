@@ -277,7 +277,7 @@ impl FlightSeat {
             self.behind_claims_since = patience.is_behind_claims.then_some(since);
             let silent = async {
                 match &patience.term {
-                    Some(term) => term.silent().await,
+                    Some(term) => term.until_unconfirmed().await,
                     None => pending().await,
                 }
             };

@@ -1,5 +1,5 @@
-//! What a record says of its call: its W3C trace context, with the links of replays to it, and the
-//! type of its outcome.
+//! Facts about a call in its record: its W3C trace context, with the links of replays to it, and
+//! the type of its outcome.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,8 +11,8 @@ use crate::record::{Encoded, Metadata, RecordInfo, is_trace, short_type_name};
 /// Gives a `traceparent`.
 pub(crate) type TraceContext = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// What the record in flight says of one call. It is found out once, at the call's first claim, in
-/// the call's span.
+/// The metadata of one call in its record in flight. It is found out once, at the call's first
+/// claim, in the call's span.
 pub(crate) struct CallMetadata {
     current: Option<TraceContext>,
     /// `None`: the record does not name the outcome's type.
@@ -71,14 +71,14 @@ impl CallMetadata {
     }
 }
 
-/// What the record in flight says of a call.
-pub(crate) fn of(call: Option<&Arc<CallMetadata>>) -> Option<Arc<Metadata>> {
+/// Returns the metadata of a call in its record in flight.
+pub(crate) fn in_flight(call: Option<&Arc<CallMetadata>>) -> Option<Arc<Metadata>> {
     call.and_then(|call| call.get())
 }
 
 /// Adds the trace of a call to its outcome.
 pub(crate) fn traced(call: Option<&Arc<CallMetadata>>, mut outcome: Encoded) -> Encoded {
-    if let Some(trace) = of(call).and_then(|call| call.trace.clone()) {
+    if let Some(trace) = in_flight(call).and_then(|call| call.trace.clone()) {
         outcome.describe(|metadata| metadata.trace = Some(trace));
     }
     outcome

@@ -26,15 +26,15 @@ impl StoreHandle {
     /// The futures of its steps are compiled where this is called. A crate with a store calls it in
     /// its own [`into_handle`](Store::into_handle), so that no program compiles them again.
     pub fn new(store: impl Store) -> Self {
-        Self::of(store)
+        Self::from_dyn(store)
     }
 
-    /// As [`new`](Self::new), for a store whose records can be listed.
+    /// Like [`new`](Self::new), for a store whose records can be listed.
     pub fn with_admin<S: Store>(store: S) -> Self {
         Self::new(store)
     }
 
-    pub(crate) fn of(store: impl DynStore) -> Self {
+    pub(crate) fn from_dyn(store: impl DynStore) -> Self {
         Self(Arc::new(store))
     }
 }
@@ -93,7 +93,7 @@ pub(crate) type StepAnswer<'a, T> =
 
 impl dyn DynStore {
     /// The store itself, if it is of this type.
-    pub(crate) fn of<S: Store>(&self) -> Option<&S> {
+    pub(crate) fn downcast<S: Store>(&self) -> Option<&S> {
         self.as_any().downcast_ref()
     }
 }

@@ -1,4 +1,4 @@
-//! What a layer keeps beside the record of a call, for as long as its body runs.
+//! The data that a layer keeps beside the record of a call, for as long as its body runs.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ impl Around {
         }
     }
 
-    pub(crate) fn of(call: Call) -> Self {
+    pub(crate) fn body_of(call: Call) -> Self {
         let call = Some(call);
         Self { call, keyless: 0 }
     }
@@ -354,7 +354,7 @@ impl Call {
         }
         let over = Over(self);
         // An `async` block would hold the body's future twice.
-        Around::of(self.clone()).run(body).map(move |output| {
+        Around::body_of(self.clone()).run(body).map(move |output| {
             drop(over);
             output
         })

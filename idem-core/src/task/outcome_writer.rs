@@ -51,11 +51,11 @@ impl OutcomeWriter<'_> {
             checks_outcomes,
             ..
         } = &self.runtime.config;
-        let context = CodecContext::of(is_error, &self.request.id, self.attempt, self.label);
+        let context = CodecContext::new(is_error, &self.request.id, self.attempt, self.label);
         let encoded = codec.encode(context, &value.to_stored())?;
         // The body has run, so the outcome stays as it is.
         if *checks_outcomes
-            && let Err(why) = codec.read_back((&self.request.id, self.attempt), &encoded, value)
+            && let Err(why) = codec.read_back(&self.request.id, self.attempt, &encoded, value)
         {
             let name = short_type_name(std::any::type_name::<T>());
             self.report(

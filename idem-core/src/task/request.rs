@@ -74,7 +74,7 @@ impl Request {
             owner,
             lease: self.settings.lease,
             hold: self.settings.in_flight_expiry(),
-            metadata: trace::of(self.metadata.as_ref()),
+            metadata: trace::in_flight(self.metadata.as_ref()),
             ..self.question()
         }
     }

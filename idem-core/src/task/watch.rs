@@ -24,7 +24,7 @@ tokio::task_local! {
 ///
 /// # Cancellation safety
 ///
-/// As that of the future. If it is dropped, the report is lost.
+/// The same as that of the future. If it is dropped, the report is lost.
 ///
 /// # Examples
 ///

@@ -5,7 +5,7 @@ pub(crate) const SLOTS: u16 = 16_384;
 
 /// Returns the slot of a key: the CRC16 (XMODEM) of the text in its first pair of braces, or of the
 /// whole key.
-pub(crate) fn of(key: &str) -> u16 {
+pub(crate) fn slot(key: &str) -> u16 {
     let crc = tag(key).bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             if crc & 0x8000 == 0 {
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_what_redis_says() {
-        assert_eq!(of("123456789"), 0x31c3);
+        assert_eq!(slot("123456789"), 0x31c3);
         for key in [
             "",
             "a",
@@ -46,7 +46,7 @@ mod tests {
             "idem:orders:é",
             "a{b",
         ] {
-            assert_eq!(Slot::new(of(key)), Some(Slot::for_key(key)), "{key}");
+            assert_eq!(Slot::new(slot(key)), Some(Slot::for_key(key)), "{key}");
         }
     }
 }

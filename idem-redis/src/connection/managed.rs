@@ -52,7 +52,7 @@ impl ManagedConnection {
     pub(crate) fn slot(&self, key: &str) -> u16 {
         match self {
             Self::One(_) => 0,
-            Self::Cluster(_) => hash_slot::of(key),
+            Self::Cluster(_) => hash_slot::slot(key),
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) async fn majority_master(
         let watched = Arc::clone(watched);
         asked.spawn(async move { ask(&watched.sentinels[index], &watched.master).await });
     }
-    let mut votes = Votes::of(watched.sentinels.len());
+    let mut votes = Votes::new(watched.sentinels.len());
     let mut failure: Option<StoreError> = None;
     let counting = async {
         while !votes.are_enough() {
@@ -97,7 +97,7 @@ struct Votes {
 }
 
 impl Votes {
-    fn of(asked: usize) -> Self {
+    fn new(asked: usize) -> Self {
         Self {
             asked,
             given: Vec::new(),
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn most_of_those_that_were_asked_decide() {
         let at = |host: &str| (host.to_owned(), 1);
-        let mut votes = Votes::of(3);
+        let mut votes = Votes::new(3);
         assert!(!votes.are_enough());
         votes.add(at("old"));
         assert!(!votes.are_enough() && !votes.are_decided());
@@ -311,12 +311,12 @@ mod tests {
             (Some(at("second")), "second"),
             (Some(at("third")), "first"),
         ] {
-            let mut votes = Votes::of(4);
+            let mut votes = Votes::new(4);
             votes.add(at("first"));
             votes.add(at("second"));
             assert_eq!(votes.most(now.as_ref()), Some(at(most)));
         }
-        assert_eq!(Votes::of(3).most(None), None);
+        assert_eq!(Votes::new(3).most(None), None);
     }
 
     #[test]

@@ -234,7 +234,7 @@ impl StepRunner {
     /// Returns the same number for two keys that one script can write.
     pub(crate) fn group(&self, key: &str) -> u16 {
         if self.is_cluster() {
-            hash_slot::of(key)
+            hash_slot::slot(key)
         } else {
             0
         }

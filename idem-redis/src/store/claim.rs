@@ -161,7 +161,8 @@ async fn claim_over(
         OnClaim::Take(next) => {
             let answer = owned(&next);
             let swapped = take_over(connection, &key, &text, Some(next), LeaseIs::Any).await?;
-            Round::of(swapped, answer).ok_or_else(|| unexpected(connection.server(), &Value::Nil))
+            Round::from_swap(swapped, answer)
+                .ok_or_else(|| unexpected(connection.server(), &Value::Nil))
         }
         OnClaim::IfLeaseRanOut { attempt, then } => {
             let abandoned = Abandoned {
@@ -176,7 +177,7 @@ async fn claim_over(
 
 impl Round {
     /// Returns `None` for an answer about a lease.
-    fn of(swapped: Swap, answer: Claimed) -> Option<Self> {
+    fn from_swap(swapped: Swap, answer: Claimed) -> Option<Self> {
         match swapped {
             Swap::Done => Some(Self::Written(answer)),
             Swap::Free => Some(Self::Answered(answer)),
@@ -240,9 +241,8 @@ async fn take_if_expired(
             }),
             None => Round::Changed(text),
         }),
-        swapped => {
-            Round::of(swapped, answer).ok_or_else(|| unexpected(connection.server(), &Value::Nil))
-        }
+        swapped => Round::from_swap(swapped, answer)
+            .ok_or_else(|| unexpected(connection.server(), &Value::Nil)),
     }
 }
 

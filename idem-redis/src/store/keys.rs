@@ -105,7 +105,7 @@ mod tests {
     use idem_core::Key;
 
     use super::*;
-    use crate::connection::hash_slot::of;
+    use crate::connection::hash_slot::slot;
 
     #[test]
     fn prefixes_that_would_blur_keys_are_refused() {
@@ -134,7 +134,7 @@ mod tests {
                 let id = RecordId::new("orders.create", &Key::encode(key).unwrap()).unwrap();
                 let record = keys.record(&id);
                 let aside = keys.aside(&id);
-                assert_eq!(of(&record), of(&aside), "{record} {aside}");
+                assert_eq!(slot(&record), slot(&aside), "{record} {aside}");
                 assert_ne!(record, aside);
             }
         }

@@ -31,7 +31,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) fingerprint: Option<Fingerprint>,
     /// The call states that it has no fingerprint.
     pub(crate) has_no_fingerprint: bool,
-    /// As [`Request::admission`].
+    /// Like [`Request::admission`].
     pub(crate) admission: Option<Arc<dyn Admission>>,
     pub(super) versions: Option<Box<Versions>>,
     /// The operator who changes the record by hand, and the reason.
@@ -39,7 +39,7 @@ pub(crate) struct Draft<'a> {
     /// The step of the call that is meant, and the steps around it before that. In their ids, the
     /// place of each run holds nobody's: the records of the call and of the steps around tell it.
     pub(crate) steps: Vec<RecordId>,
-    /// As [`Request::again`].
+    /// Like [`Request::again`].
     pub(crate) again: Option<Box<Error>>,
     /// The first mistake in the description. The call fails with it.
     pub(crate) problem: Option<Error>,
@@ -247,7 +247,7 @@ impl<'a> Draft<'a> {
 
     fn call_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
-        // What is done by hand is done.
+        // A change by hand is made in observe mode too.
         self.settings.observes = false;
         let prepared = self.prepared();
         prepared.announce();

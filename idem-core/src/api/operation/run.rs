@@ -78,18 +78,18 @@ impl<Q> Operation<'_, Q> {
             // The closure is the first part of the body: it is called where the body runs, or not
             // at all.
             let body = || Box::pin(asking(Some(question), body));
-            Handling::of::<Via>(Policy::unlisted())
+            Handling::new::<Via>(Policy::unlisted())
                 .run(&prepared, Once(Some(body)), identity, &mut types)
                 .await
         }
     }
 
-    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
-    /// stop it. `scope` and [`current`](crate::current) go along.
+    /// Like [`run`](Self::run), with the body in a task of its own: a caller that is dropped does
+    /// not stop it. `scope` and [`current`](crate::current) go along.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run), and [`Error::LeaseLost`] if the tokio runtime ends before the body.
+    /// Like [`run`](Self::run), and [`Error::LeaseLost`] if the tokio runtime ends before the body.
     ///
     /// # Cancellation safety
     ///
@@ -111,7 +111,7 @@ impl<Q> Operation<'_, Q> {
             draft, question, ..
         } = self;
         let body = asking(Some(question), body).boxed();
-        Handling::of::<Via>(Policy::unlisted()).run_detached(draft.prepare(), Once(Some(|| body)))
+        Handling::new::<Via>(Policy::unlisted()).run_detached(draft.prepare(), Once(Some(|| body)))
     }
 }
 
@@ -168,17 +168,17 @@ where
             let body = body.clone();
             Box::pin(asking(question.take(), move || body.call()))
         };
-        Handling::of::<Via>(policy.into_policy())
+        Handling::new::<Via>(policy.into_policy())
             .run(&draft.prepare(), Repeated(start), identity, &mut types)
             .await
     }
 
-    /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
-    /// stop it. `scope` and [`current`](crate::current) go along.
+    /// Like [`run`](Self::run), with the body in a task of its own: a caller that is dropped does
+    /// not stop it. `scope` and [`current`](crate::current) go along.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run), and [`Error::LeaseLost`] if the tokio runtime ends before the body.
+    /// Like [`run`](Self::run), and [`Error::LeaseLost`] if the tokio runtime ends before the body.
     ///
     /// # Cancellation safety
     ///
@@ -208,7 +208,7 @@ where
             let body = body.clone();
             asking(question.take(), move || body.call()).boxed()
         };
-        Handling::of::<Via>(policy.into_policy()).run_detached(draft.prepare(), Repeated(start))
+        Handling::new::<Via>(policy.into_policy()).run_detached(draft.prepare(), Repeated(start))
     }
 }
 

@@ -83,15 +83,14 @@ impl<Q, P> Operation<'_, Q, P> {
         Old: DeserializeOwned,
         New: Storable<Via>,
     {
-        let upgrade =
-            move |codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded| {
-                let old = codec.decode::<Old>((id, attempt), outcome)?;
-                // The upgraded value is read at once and never stored, so it has no version.
-                codec.encode(
-                    CodecContext::of_value(id, attempt, TypeLabel::default()),
-                    &upgrade(old).to_stored(),
-                )
-            };
+        let upgrade = move |codec: &AnyCodec, id: &RecordId, attempt: u64, outcome: &Encoded| {
+            let old = codec.decode::<Old>(id, attempt, outcome)?;
+            // The upgraded value is read at once and never stored, so it has no version.
+            codec.encode(
+                CodecContext::of_value(id, attempt, TypeLabel::default()),
+                &upgrade(old).to_stored(),
+            )
+        };
         self.draft
             .versions
             .get_or_insert_default()

@@ -326,7 +326,7 @@ sequences!(
     SerializeTupleVariant::serialize_field
 );
 
-/// Whose entries they are.
+/// The value that has the entries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Map,
@@ -497,7 +497,7 @@ fn rewrite(out: &mut Vec<u8>, start: usize, text: usize) {
         .to_owned();
     out.truncate(start);
     let out = Canonical { out };
-    match Number::of(&digits) {
+    match Number::parse(&digits) {
         Number::Natural(number) => out.integer(tag::NATURAL, number.into()),
         Number::Negative(number) => out.integer(tag::NEGATIVE, number.unsigned_abs().into()),
         // Only values' own implementations can fail, so this cannot.

@@ -18,7 +18,7 @@ pub(super) enum Number {
 }
 
 impl Number {
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         if let Ok(number) = text.parse::<u64>() {
             return Self::Natural(number);
         }
@@ -26,13 +26,13 @@ impl Number {
         if let Some(number) = text.parse::<i64>().ok().filter(|number| *number < 0) {
             return Self::Negative(number);
         }
-        let exact = Decimal::of(text);
+        let exact = Decimal::parse(text);
         match text.parse::<f64>() {
             // Rust writes the fewest digits that distinguish the float from its neighbours.
             Ok(float)
                 if float.is_finite()
                     && exact.is_some()
-                    && Decimal::of(&format!("{float:e}")) == exact =>
+                    && Decimal::parse(&format!("{float:e}")) == exact =>
             {
                 Self::Float(float)
             }
@@ -51,7 +51,7 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    fn of(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let (is_negative, text) = text
             .strip_prefix('-')
             .map_or((false, text), |text| (true, text));

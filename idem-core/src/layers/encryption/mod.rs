@@ -309,7 +309,7 @@ fn failure(text: impl Into<String>) -> CodecFailure {
     Box::new(Loggable(text.into()))
 }
 
-/// What is stored, in its parts.
+/// The stored bytes, in their parts.
 struct Sealed<'a> {
     form: u8,
     header: &'a [u8],

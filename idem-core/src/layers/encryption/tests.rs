@@ -84,7 +84,7 @@ fn decode(
     outcome: &Encoded,
 ) -> Result<String, String> {
     codec
-        .decode((id, attempt), outcome)
+        .decode(id, attempt, outcome)
         .map_err(|error| error.to_string())
 }
 

@@ -182,7 +182,7 @@ impl<'a> LockBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). [`Error::Config`] if there is no key, or if two are equal.
+    /// Like [`acquire`](Self::acquire). [`Error::Config`] if there is no key, or if two are equal.
     /// [`Error::LeaseLost`] if one of the locks was lost while this waited for another.
     ///
     /// # Cancellation safety

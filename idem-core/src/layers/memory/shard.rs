@@ -75,8 +75,8 @@ impl Slot {
     }
 }
 
-/// What a sweep took out of a shard. The caller frees it after it has released the shard's lock,
-/// because freeing a thousand records takes longer than finding them.
+/// The records that a sweep took out of a shard. The caller frees it after it has released the
+/// shard's lock, because freeing a thousand records takes longer than finding them.
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Taken {
@@ -147,7 +147,7 @@ impl Shard {
     pub(crate) fn remove(&mut self, place: Place, room: &Room) {
         if let Ok(entry) = self.entries.get_bucket_entry(place.0) {
             entry.remove();
-            room.give_back(1);
+            room.free(1);
         }
         if self.entries.is_empty() {
             self.earliest = Duration::MAX;
@@ -187,7 +187,7 @@ impl Shard {
             false
         });
         taken.entries.extend(over);
-        room.give_back(taken.count());
+        room.free(taken.count());
         let enough = 2 * self.entries.len();
         self.entries.shrink_to(enough, |entry| entry.hash);
         taken

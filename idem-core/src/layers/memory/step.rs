@@ -5,15 +5,6 @@ use super::{Locked, Room};
 use crate::record::{OnStep, Ownership, Record};
 use std::time::Duration;
 
-/// Whether a step tells those who wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waking {
-    /// It changes the record.
-    Wakes,
-    /// They wait on.
-    LeavesWaiting,
-}
-
 /// One atomic step: the lock is held.
 pub(crate) struct LockedStep<'a> {
     pub(crate) room: &'a Room,
@@ -34,32 +25,31 @@ impl LockedStep<'_> {
         Some((&slot.record, left))
     }
 
-    /// Writes what an owner's step makes of the record. `None` if there is no record; the duration
-    /// is the time until the record changes by itself.
-    pub(crate) fn carry_out(
-        &mut self,
-        on_step: Option<(OnStep, Duration)>,
-        waking: Waking,
-    ) -> Ownership {
-        match on_step {
-            None => return Ownership::Lost,
-            Some((OnStep::Answer(answer), _)) => return answer,
-            Some((
-                OnStep::Put {
-                    record,
-                    expires_in,
-                    then_done,
-                },
-                left,
-            )) => {
-                self.put(record, expires_in.unwrap_or(left), then_done);
-            }
-            Some((OnStep::Remove, _)) => self.remove(),
-        }
-        if waking == Waking::Wakes {
-            self.locked.waiters.wake(self.target);
+    /// Writes what an owner's step makes of the record, if there is one.
+    pub(crate) fn carry_out(&mut self, decide: impl FnOnce(&Record) -> OnStep) -> Ownership {
+        let Some((record, left)) = self.find() else {
+            return Ownership::Lost;
+        };
+        match decide(record) {
+            OnStep::Answer(answer) => return answer,
+            OnStep::Put {
+                record,
+                expires_in,
+                then_done,
+            } => self.put(record, expires_in.unwrap_or(left), then_done),
+            OnStep::Remove => self.remove(),
         }
         Ownership::Held
+    }
+
+    /// Like [`carry_out`](Self::carry_out), for a step that ends a lease: those who wait look
+    /// again.
+    pub(crate) fn end_lease(&mut self, decide: impl FnOnce(&Record) -> OnStep) -> Ownership {
+        let ownership = self.carry_out(decide);
+        if ownership == Ownership::Held {
+            self.locked.waiters.wake(self.target);
+        }
+        ownership
     }
 
     pub(crate) fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {

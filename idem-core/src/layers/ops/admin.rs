@@ -88,7 +88,7 @@ pub trait AdminStore: Store {
     ///
     /// # Errors
     ///
-    /// As [`list`](Self::list).
+    /// Like [`list`](Self::list).
     fn count(
         &self,
         after: Option<&Cursor>,
@@ -129,7 +129,7 @@ pub trait AdminStore: Store {
     ///
     /// # Errors
     ///
-    /// As every step. An unreadable value is left untouched.
+    /// Those of every step. An unreadable value is left untouched.
     fn intervene(
         &self,
         intervention: &Intervention,
@@ -441,7 +441,7 @@ impl Count {
 pub struct Listed {
     /// Its operation and its key.
     pub id: RecordId,
-    /// What is known of it, without the outcome.
+    /// Its properties, without the outcome.
     pub info: RecordInfo,
 }
 

@@ -4,10 +4,11 @@ use std::fmt::Display;
 
 use super::noting::{Noting, by};
 use crate::adapter::engine::{
-    Event, Keepable, OutcomeWriter, Owned, Request, Runtime, STEPS_LEFT, TypeLabel, current,
+    Event, GiveUp, Keepable, OutcomeWriter, Owned, Request, Runtime, STEPS_LEFT, StepLeft,
+    TypeLabel, current,
 };
 use crate::api::operation::Operation;
-use crate::record::{RecordId, RecordInfo, RecordState, Removed, is_step};
+use crate::record::{Audit, By, Encoded, RecordId, RecordInfo, RecordState, Removed, is_step};
 use crate::store::{CodecContext, CodecFailure};
 use crate::{Error, Storable, StoreError};
 
@@ -110,7 +111,7 @@ impl Operation<'_> {
     ///
     /// # Cancellation safety
     ///
-    /// As [`settle`](Self::settle).
+    /// Like [`settle`](Self::settle).
     pub async fn release(self) -> Result<bool, Error> {
         self.try_release().await.inspect_err(|_| current::taint())
     }
@@ -134,7 +135,10 @@ impl Operation<'_> {
         request.by_hand();
         runtime.store.forget_known(&request.id);
         let released = match Owned::claim(&runtime, &request).await {
-            Ok(owned) => owned.give_back(by).await.map(|()| true),
+            Ok(mut owned) => {
+                owned.pend_by_hand(StepLeft::GiveUp(GiveUp::Release), by);
+                owned.settle_by_hand().await.map(|()| true)
+            }
             Err(error) => Err(error),
         };
         noting.end(released.as_ref().copied()).await;
@@ -171,11 +175,11 @@ impl Operation<'_> {
     ///
     /// # Errors
     ///
-    /// As [`settle`](Self::settle).
+    /// Like [`settle`](Self::settle).
     ///
     /// # Cancellation safety
     ///
-    /// As [`settle`](Self::settle).
+    /// Like [`settle`](Self::settle).
     pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
         let settled = self.settle_with(error, true).await;
         settled.inspect_err(|_| current::taint())
@@ -196,7 +200,7 @@ impl Operation<'_> {
         };
         // A value that fails to encode is refused before anything is changed. Its attempt is known
         // only after the claim.
-        let context = CodecContext::of(is_error, &request.id, 1, label);
+        let context = CodecContext::new(is_error, &request.id, 1, label);
         let encoded = runtime.config.codec.encode(context, &value.to_stored());
         encoded.map_err(|why| unwritable(&request.id, &why))?;
         request.by_hand();
@@ -218,7 +222,7 @@ impl Operation<'_> {
                 let outcome = writer
                     .encode(value, is_error)
                     .map_err(|why| unwritable(&request.id, &why));
-                owned.record_by_hand(outcome, by).await
+                record(owned, outcome, by).await
             }
             Err(error) => Err(error),
         };
@@ -236,6 +240,32 @@ impl Operation<'_> {
         }
         Ok(())
     }
+}
+
+/// Records an outcome by hand. If it failed to encode, the record stays abandoned.
+async fn record(
+    mut owned: Owned,
+    outcome: Result<Encoded, Error>,
+    by: Option<Box<By>>,
+) -> Result<(), Error> {
+    let mut outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            owned.pend(StepLeft::GiveUp(GiveUp::Unanswered));
+            owned.settle().await;
+            return Err(error);
+        }
+    };
+    let ttl = owned.call().guarded().request.settings.ttl();
+    if let Some(audit) = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, ttl)) {
+        outcome.describe(|metadata| metadata.audit = Some(audit));
+    }
+    let step = StepLeft::Commit {
+        outcome: Some(outcome),
+        kept_for: None,
+    };
+    owned.pend_by_hand(step, by);
+    owned.settle_by_hand().await
 }
 
 /// The error of a value to settle with that fails to encode.

@@ -57,7 +57,7 @@ use crate::{KeyDigest, StoreError, StoreErrorKind};
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
 pub const OPERATION: &str = TRAIL;
-/// What an entry has in place of an operation if records of every operation were removed.
+/// An entry has this in place of an operation if records of every operation were removed.
 pub const EVERY_OPERATION: &str = "*";
 /// How long an entry is kept, unless [`keep_for`](Trail::keep_for) says otherwise: 90 days.
 pub const KEPT: Duration = Duration::from_secs(90 * 86_400);
@@ -106,7 +106,7 @@ struct Subject(KeyDigest);
 impl Subject {
     /// No record has an empty key, so this is the digest of no record.
     fn operation(name: &str) -> Self {
-        Self(KeyDigest::of(&[name, ":"].concat()))
+        Self(KeyDigest::hash(&[name, ":"].concat()))
     }
 
     /// The record that counts its entries.
@@ -207,7 +207,7 @@ impl<'a, S: Store> Trail<'a, S> {
     ///
     /// # Errors
     ///
-    /// As every step. The decision then has no result in the trail.
+    /// Those of every step. The decision then has no result in the trail.
     pub async fn end(&self, noted: Noted, ended: &Ended) -> Result<(), StoreError> {
         let Noted { subject, number } = noted;
         self.write(subject.result(number), outcome(&ended.to_json()))
@@ -215,8 +215,8 @@ impl<'a, S: Store> Trail<'a, S> {
             .map(drop)
     }
 
-    /// As [`end`](Self::end), for a decision that was carried out or refused already. A failure is
-    /// only logged, because it does not change the decision.
+    /// Like [`end`](Self::end), for a decision that was carried out or refused already. A failure
+    /// is only logged, because it does not change the decision.
     pub(crate) async fn end_logged(&self, noted: Noted, ended: &Ended) {
         if let Err(error) = self.end(noted, ended).await {
             catch_user_panic(|| {
@@ -232,7 +232,7 @@ impl<'a, S: Store> Trail<'a, S> {
     ///
     /// # Errors
     ///
-    /// As every step.
+    /// Those of every step.
     pub async fn of(&self, id: &RecordId, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.of_digest(id.digest(), limit).await
     }
@@ -241,7 +241,7 @@ impl<'a, S: Store> Trail<'a, S> {
     ///
     /// # Errors
     ///
-    /// As every step.
+    /// Those of every step.
     pub async fn of_digest(
         &self,
         digest: KeyDigest,
@@ -255,7 +255,7 @@ impl<'a, S: Store> Trail<'a, S> {
     ///
     /// # Errors
     ///
-    /// As every step.
+    /// Those of every step.
     pub async fn of_operation(
         &self,
         operation: &str,
@@ -270,7 +270,7 @@ impl<'a, S: Store> Trail<'a, S> {
     ///
     /// # Errors
     ///
-    /// As every step.
+    /// Those of every step.
     pub async fn entry(&self, id: &RecordId) -> Result<Option<Entry>, StoreError> {
         let mut parts = id.key().split(':');
         let digest = parts.next().and_then(KeyDigest::parse);
@@ -387,7 +387,7 @@ impl<S: AdminStore> Trail<'_, S> {
     ///
     /// # Cancellation safety
     ///
-    /// As [`AdminStore::intervene`]. The entry of a dropped call may have no result.
+    /// Like [`AdminStore::intervene`]. The entry of a dropped call may have no result.
     pub async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {
         let id = &intervention.id;
         if id.operation() == OPERATION {

@@ -20,11 +20,11 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
     ///
     /// # Errors
     ///
-    /// As [`Operation::run_in`] and [`step`](crate::step).
+    /// Like [`Operation::run_in`] and [`step`](crate::step).
     ///
     /// # Cancellation safety
     ///
-    /// As [`Operation::run_in`].
+    /// Like [`Operation::run_in`].
     #[allow(
         clippy::manual_async_fn,
         reason = "it states that the future is `Send`"
@@ -55,11 +55,11 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
     ///
     /// # Errors
     ///
-    /// As [`Operation::transaction`] and [`step`](crate::step).
+    /// Like [`Operation::transaction`] and [`step`](crate::step).
     ///
     /// # Cancellation safety
     ///
-    /// As [`Operation::transaction`].
+    /// Like [`Operation::transaction`].
     #[allow(
         clippy::manual_async_fn,
         reason = "it states that the future is `Send`"
@@ -116,7 +116,7 @@ where
     S: Store,
 {
     let found = scope.run_of_steps(true).await;
-    if let (Err(Error::Store { .. }), Some(store)) = (&found, scope.runtime.store.of::<S>())
+    if let (Err(Error::Store { .. }), Some(store)) = (&found, scope.runtime.store.downcast::<S>())
         && scope.is_run_unknown()
     {
         let record = inspect(scope, tx, store).await?;
@@ -136,7 +136,7 @@ where
     if let Some(run) = scope.run_inside() {
         return run;
     }
-    let Some(store) = scope.runtime.store.of::<S>() else {
+    let Some(store) = scope.runtime.store.downcast::<S>() else {
         return Err(other_store::<S>(scope.id().name()));
     };
     scope.run_inside_by(inspect(scope, tx, store).await?)

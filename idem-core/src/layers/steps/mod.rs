@@ -54,8 +54,8 @@ use crate::{Call, Error, ErrorPolicy, Idempotency, Outcome, Storable};
 ///
 /// # Cancellation safety
 ///
-/// As that of [`Operation::run`]: if the future is dropped while the step's body runs, the next
-/// attempt waits until the lease of the step has ended, and runs it again.
+/// The same as that of [`Operation::run`]: if the future is dropped while the step's body runs, the
+/// next attempt waits until the lease of the step has ended, and runs it again.
 ///
 /// # Examples
 ///
@@ -129,12 +129,12 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// As [`step`](crate::step), and [`Error::Config`] if this call is not around the body that is
-    /// running in this task.
+    /// Like [`step`](crate::step), and [`Error::Config`] if this call is not around the body that
+    /// is running in this task.
     ///
     /// # Cancellation safety
     ///
-    /// As [`step`](crate::step).
+    /// Like [`step`](crate::step).
     ///
     /// # Examples
     ///
@@ -178,7 +178,7 @@ pub struct Step<N, Q = (), P = ()> {
     lease: Option<Result<Duration, String>>,
     /// `None`: the call whose body runs.
     call: Option<Call>,
-    /// What is set here, for an operation that is known only inside of the body.
+    /// The settings, for an operation that is known only inside of the body.
     operation: Operation<'static, Q, P>,
 }
 
@@ -261,12 +261,12 @@ impl<N: StepName, Q> Step<N, Q> {
     ///
     /// # Errors
     ///
-    /// As [`step`](crate::step). An error of [`reconcile`](Self::reconcile) goes to the body of the
-    /// call, and the next attempt asks again.
+    /// Like [`step`](crate::step). An error of [`reconcile`](Self::reconcile) goes to the body of
+    /// the call, and the next attempt asks again.
     ///
     /// # Cancellation safety
     ///
-    /// As [`step`](crate::step).
+    /// Like [`step`](crate::step).
     pub async fn run<T, E, F, Via>(self, body: F) -> Result<T, E>
     where
         Q: Question<T, E>,
@@ -291,11 +291,11 @@ where
     ///
     /// # Errors
     ///
-    /// As [`step`](crate::step), or a kept error.
+    /// Like [`step`](crate::step), or a kept error.
     ///
     /// # Cancellation safety
     ///
-    /// As [`Operation::run`] with a policy.
+    /// Like [`Operation::run`] with a policy.
     pub async fn run<T, F, Body, Via>(self, body: F) -> Result<T, E>
     where
         Q: Question<T, E>,
@@ -398,7 +398,7 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
             operation,
         };
         match around(call) {
-            Place::Guarded(call) if Scope::of(&call).is_none() => {
+            Place::Guarded(call) if Scope::in_body_of(&call).is_none() => {
                 let error = Error::config(&shown(placed.name.text()), IS_TAKEN);
                 placed.operation.draft.refuse(error);
                 return placed;
@@ -426,11 +426,11 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
 
 impl<N: StepName, Q, P> Placed<N, Q, P> {
     fn scope(&self) -> Option<Scope<'_>> {
-        self.call.as_ref().and_then(Scope::of)
+        self.call.as_ref().and_then(Scope::in_body_of)
     }
 
     fn become_step(&mut self, lease: Option<Duration>) {
-        if let Some(scope) = self.call.as_ref().and_then(Scope::of) {
+        if let Some(scope) = self.call.as_ref().and_then(Scope::in_body_of) {
             let draft = &mut self.operation.draft;
             let asks_first = draft.settings.reconciles;
             draft.runtime = Some(scope.runtime.clone());

@@ -45,7 +45,7 @@ impl Deref for Scope<'_> {
 
 impl<'a> Scope<'a> {
     /// `None`: nothing is recorded of the body, or another layer has the place of its steps.
-    pub(super) fn of(call: &'a Call) -> Option<Self> {
+    pub(super) fn in_body_of(call: &'a Call) -> Option<Self> {
         let call = call.held()?;
         let companion = call.companion.get_or_init(|| Box::<BegunSteps>::default());
         let begun = (&**companion as &dyn Any).downcast_ref()?;
@@ -148,7 +148,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// As [`run_inside`](Self::run_inside), by the record that this transaction sees.
+    /// Like [`run_inside`](Self::run_inside), by the record that this transaction sees.
     pub(super) fn run_inside_by(&self, record: Option<RecordInfo>) -> Result<Owner, Error> {
         let Some(run) = record.and_then(|record| record.run) else {
             let gone = "the record is no longer in this transaction: begin it again";

@@ -193,11 +193,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// # Errors
     ///
-    /// As [`issue`](Self::issue). Then no token is returned, and those that were recorded expire.
+    /// Like [`issue`](Self::issue). Then no token is returned, and those that were recorded expire.
     ///
     /// # Cancellation safety
     ///
-    /// As [`issue`](Self::issue).
+    /// Like [`issue`](Self::issue).
     ///
     /// # Examples
     ///

@@ -317,7 +317,7 @@ impl Subject {
     }
 
     fn digest(&self) -> KeyDigest {
-        KeyDigest::of(&self.0)
+        KeyDigest::hash(&self.0)
     }
 }
 

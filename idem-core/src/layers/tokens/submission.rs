@@ -35,7 +35,7 @@ impl<Q, P> Operation<'_, Q, P> {
         let is_of_another = |it: &Arc<dyn Admission>| !(&**it as &dyn Any).is::<Submission>();
         let admission = draft.admission.as_ref();
         if draft.wants_key(admission.map_or(draft.id.is_some(), is_of_another)) {
-            if let Some((id, mut submission)) = Submission::of(&draft.name, token, subject) {
+            if let Some((id, mut submission)) = Submission::find(&draft.name, token, subject) {
                 let runtime = draft.runtime.as_ref();
                 submission.throttle = runtime.and_then(|runtime| runtime.shared());
                 draft.settings.times.least_secs = submission.ttl_secs;
@@ -63,7 +63,7 @@ pub(super) struct Submission {
     throttle: Option<Arc<Throttle>>,
 }
 
-/// What is wrong with a token. The caller does not learn which.
+/// The fault of a token. The caller does not learn which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     /// It has no record.
@@ -95,7 +95,7 @@ impl Flaw {
 impl Submission {
     /// Finds the record of a token, and what can be found wrong with it without the store. `None`
     /// if the subject is missing.
-    pub(super) fn of<T, S>(operation: &str, token: &T, subject: &S) -> Option<(RecordId, Self)>
+    pub(super) fn find<T, S>(operation: &str, token: &T, subject: &S) -> Option<(RecordId, Self)>
     where
         T: AsToken + ?Sized,
         S: KeyPart + ?Sized,

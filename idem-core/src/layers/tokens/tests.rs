@@ -73,7 +73,8 @@ fn a_token_is_written_whole_where_it_is_sent_and_not_where_it_is_logged() {
 
 #[test]
 fn a_token_leads_to_its_record_for_its_operation_and_subject_alone() {
-    let of = |operation: &str, subject: &str| Submission::of(operation, &token(), subject).unwrap();
+    let of =
+        |operation: &str, subject: &str| Submission::find(operation, &token(), subject).unwrap();
     let (record, right) = of("orders.submit", "ada");
     assert_eq!(right.flaw, None);
     for (operation, subject) in [
@@ -92,7 +93,7 @@ fn a_token_leads_to_its_record_for_its_operation_and_subject_alone() {
         "orders.submit",
         &subject("ada"),
     );
-    let (other, unknown) = Submission::of("orders.submit", &made_up, "ada").unwrap();
+    let (other, unknown) = Submission::find("orders.submit", &made_up, "ada").unwrap();
     assert_eq!(unknown.flaw, None);
     assert_ne!(other.key(), record.key());
 }
@@ -125,7 +126,7 @@ fn a_token_of_a_time_that_none_is_issued_for_is_none() {
 
 #[test]
 fn the_key_of_a_token_is_no_key_that_a_value_can_have_and_says_nothing_of_the_token() {
-    let (record, _) = Submission::of("orders.submit", &token(), "ada").unwrap();
+    let (record, _) = Submission::find("orders.submit", &token(), "ada").unwrap();
     assert_eq!(record.key().len(), 24);
     let as_value = RecordId::encode("orders.submit", record.key()).unwrap();
     assert_ne!(as_value, record);
@@ -137,13 +138,13 @@ fn what_is_no_token_at_all_is_forged_and_without_a_subject_there_is_nothing_to_l
     let none: Option<String> = None;
     for text in [None, Some(String::new()), Some("x".repeat(36))] {
         assert_eq!(
-            Submission::of("o", &text, "ada").unwrap().1.flaw,
+            Submission::find("o", &text, "ada").unwrap().1.flaw,
             Some(Flaw::Forged),
             "{text:?}"
         );
     }
-    assert!(Submission::of("o", &token(), &none).is_none());
-    assert!(Submission::of("o", &token(), "").is_none());
+    assert!(Submission::find("o", &token(), &none).is_none());
+    assert!(Submission::find("o", &token(), "").is_none());
 }
 
 /// Forms stay open during a deployment, so a change needs a new version of the token.
@@ -151,7 +152,7 @@ fn what_is_no_token_at_all_is_forged_and_without_a_subject_there_is_nothing_to_l
 fn the_form_of_tokens_and_of_their_keys_is_pinned() {
     assert_eq!(token().to_string(), "BwcHBwcHBwcHBwcHBwcHBwAABwiH_7QXryVF");
     assert_eq!(
-        Submission::of("orders.submit", &token(), "ada")
+        Submission::find("orders.submit", &token(), "ada")
             .unwrap()
             .0
             .key(),

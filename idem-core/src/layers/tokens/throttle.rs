@@ -119,7 +119,7 @@ impl Throttle {
 /// Returns what failures are counted by. Equal subjects of two operations may be different things,
 /// so the operation is part of it.
 fn counted(operation: &str, subject: KeyDigest) -> KeyDigest {
-    KeyDigest::of(&format!("{operation}:{subject}"))
+    KeyDigest::hash(&format!("{operation}:{subject}"))
 }
 
 impl fmt::Debug for Throttle {

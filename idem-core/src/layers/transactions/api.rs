@@ -86,21 +86,21 @@ impl<'a, P> Operation<'a, (), P> {
         E: From<Error> + Send,
     {
         let prepared = self.draft.prepare();
-        let handling = Handling::of::<Via>(self.policy.into_policy());
+        let handling = Handling::new::<Via>(self.policy.into_policy());
         let call = InTransaction::new(prepared, handling);
         async move { call.run_in(tx, AnyThreadOnce(Some(body))).await }
     }
 
-    /// As [`run_in`](Self::run_in), for a body that holds values that are not `Send`. Its future
+    /// Like [`run_in`](Self::run_in), for a body that holds values that are not `Send`. Its future
     /// stays on one thread, as in a `LocalSet` or a handler of actix-web.
     ///
     /// # Errors
     ///
-    /// As [`run_in`](Self::run_in).
+    /// Like [`run_in`](Self::run_in).
     ///
     /// # Cancellation safety
     ///
-    /// As [`run_in`](Self::run_in).
+    /// Like [`run_in`](Self::run_in).
     pub fn run_in_local<X, S, T, E, F, Via>(
         self,
         tx: &mut X,
@@ -115,7 +115,7 @@ impl<'a, P> Operation<'a, (), P> {
         E: From<Error>,
     {
         let prepared = self.draft.prepare();
-        let handling = Handling::of::<Via>(self.policy.into_policy());
+        let handling = Handling::new::<Via>(self.policy.into_policy());
         let call = InTransaction::new(prepared, handling);
         async move { call.run_in(tx, OneThreadOnce(Some(body))).await }
     }
@@ -136,7 +136,7 @@ impl<'a, P> Operation<'a, (), P> {
     ///
     /// # Errors
     ///
-    /// As [`run_in`](Self::run_in). A `COMMIT` that the database refuses, for a deferred
+    /// Like [`run_in`](Self::run_in). A `COMMIT` that the database refuses, for a deferred
     /// constraint, is [`Error::Store`], and nothing is recorded. If the connection is lost during
     /// `COMMIT`, rows and record either both exist or neither does. The next call finds out.
     ///
@@ -163,17 +163,17 @@ impl<'a, P> Operation<'a, (), P> {
             .transaction(begins, body)
     }
 
-    /// As [`transaction`](Self::transaction), for a body that holds values that are not `Send`, or
-    /// that changes what it captures. Its future stays on one thread, as in a `LocalSet` or a
+    /// Like [`transaction`](Self::transaction), for a body that holds values that are not `Send`,
+    /// or that changes what it captures. Its future stays on one thread, as in a `LocalSet` or a
     /// handler of actix-web.
     ///
     /// # Errors
     ///
-    /// As [`transaction`](Self::transaction).
+    /// Like [`transaction`](Self::transaction).
     ///
     /// # Cancellation safety
     ///
-    /// As [`transaction`](Self::transaction).
+    /// Like [`transaction`](Self::transaction).
     pub fn transaction_local<B, S, T, E, F, Via>(
         self,
         begins: &B,
@@ -226,15 +226,15 @@ pub struct RerunWhen<'a, P, E, W> {
 }
 
 impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
-    /// As [`Operation::transaction`].
+    /// Like [`Operation::transaction`].
     ///
     /// # Errors
     ///
-    /// As [`Operation::transaction`].
+    /// Like [`Operation::transaction`].
     ///
     /// # Cancellation safety
     ///
-    /// As [`Operation::transaction`].
+    /// Like [`Operation::transaction`].
     pub fn transaction<B, S, T, F, Via>(
         self,
         begins: &B,
@@ -258,20 +258,20 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
             ..
         } = self;
         let prepared = draft.prepare();
-        let handling = Handling::of::<Via>(policy.into_policy());
+        let handling = Handling::new::<Via>(policy.into_policy());
         let call = InTransaction::new(prepared, handling);
         async move { call.run(begins, AnyThread(body), when).await }
     }
 
-    /// As [`Operation::transaction_local`].
+    /// Like [`Operation::transaction_local`].
     ///
     /// # Errors
     ///
-    /// As [`Operation::transaction`].
+    /// Like [`Operation::transaction`].
     ///
     /// # Cancellation safety
     ///
-    /// As [`Operation::transaction`].
+    /// Like [`Operation::transaction`].
     pub fn transaction_local<B, S, T, F, Via>(
         self,
         begins: &B,
@@ -291,7 +291,7 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
             ..
         } = self;
         let prepared = draft.prepare();
-        let handling = Handling::of::<Via>(policy.into_policy());
+        let handling = Handling::new::<Via>(policy.into_policy());
         let call = InTransaction::new(prepared, handling);
         async move { call.run(begins, OneThread(body), when).await }
     }

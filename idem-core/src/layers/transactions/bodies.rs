@@ -65,7 +65,7 @@ where
     }
 }
 
-/// As [`AnyThread`], for a body that runs once.
+/// Like [`AnyThread`], for a body that runs once.
 pub(crate) struct AnyThreadOnce<F>(pub(crate) Option<F>);
 
 impl<X, R, F> Body<X, R> for AnyThreadOnce<F>
@@ -91,7 +91,7 @@ impl<X, R, F: AsyncFnMut(&mut X) -> R> Body<X, R> for OneThread<F> {
     }
 }
 
-/// As [`OneThread`], for a body that runs once.
+/// Like [`OneThread`], for a body that runs once.
 pub(crate) struct OneThreadOnce<F>(pub(crate) Option<F>);
 
 impl<X, R, F: AsyncFnOnce(&mut X) -> R> Body<X, R> for OneThreadOnce<F> {

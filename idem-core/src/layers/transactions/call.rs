@@ -64,7 +64,11 @@ enum CallEnd<T, E> {
 impl<T, E> CallEnd<T, E> {
     /// The end of a body that has run. If it panicked, so does this. Whether its error is recorded
     /// was `carried_out`.
-    fn of(answer: Answer<T, E>, carried_out: Result<bool, Error>, call: Option<&Call>) -> Self {
+    fn after_body(
+        answer: Answer<T, E>,
+        carried_out: Result<bool, Error>,
+        call: Option<&Call>,
+    ) -> Self {
         if let (Ok(Err(_)), Some(call)) = (&answer, call) {
             // The error goes to the body around this call.
             Call::pass_on_taint(call);
@@ -123,7 +127,7 @@ where
             }
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
-        let Some(store) = runtime.store.of::<S>() else {
+        let Some(store) = runtime.store.downcast::<S>() else {
             if request.settings.observes {
                 Observer::observed_without_key(MISCONFIGURED, request.id.name());
                 return self.unguarded(tx, body).await;
@@ -217,7 +221,7 @@ where
             (answer, plan)
         };
         let carried_out = open.carry_out(store, &call, owner, plan).await;
-        CallEnd::of(answer, carried_out, Some(&call))
+        CallEnd::after_body(answer, carried_out, Some(&call))
     }
 
     /// Runs the body whatever the record says, and then says what a guarded call would have done.
@@ -270,7 +274,7 @@ where
         };
         is_error_kept &= !matches!(plan, Some(StepLeft::GiveUp(_)));
         let carried_out = open.carry_out_observed(store, claimed, plan).await;
-        CallEnd::of(answer, carried_out.map(|()| is_error_kept), Some(&call))
+        CallEnd::after_body(answer, carried_out.map(|()| is_error_kept), Some(&call))
     }
 
     /// Runs the body alone, without a record.
@@ -283,7 +287,7 @@ where
         };
         let report = |_, _: Option<&dyn Display>| {};
         let (_, answer) = self.handling.judge_once(None, Then::Release, end, &report);
-        CallEnd::of(answer, Ok(false), None)
+        CallEnd::after_body(answer, Ok(false), None)
     }
 
     /// Returns the result of a call that is not the owner of its key.
@@ -355,7 +359,7 @@ where
             }
             Prepared::Guarded(runtime, request) if !request.settings.observes => {
                 self.call.prepared.announce();
-                let Some(store) = runtime.store.of::<S>() else {
+                let Some(store) = runtime.store.downcast::<S>() else {
                     let error = other_store::<S>(request.id.name());
                     return self.refused(error);
                 };

@@ -90,7 +90,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// As [`Call::commit_in`](crate::Call::commit_in).
+    /// Like [`Call::commit_in`](crate::Call::commit_in).
     ///
     /// # Cancellation safety
     ///
@@ -149,7 +149,7 @@ where
     S: Store,
 {
     let runtime = &guarded.runtime;
-    let Some(store) = runtime.store.of::<S>() else {
+    let Some(store) = runtime.store.downcast::<S>() else {
         if guarded.observes() {
             return Ok(false);
         }

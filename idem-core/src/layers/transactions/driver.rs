@@ -1,5 +1,5 @@
-//! What a driver of a database implements, so that a record can be part of the caller's own
-//! transaction. Public in [`store`](crate::store).
+//! The traits that a driver of a database implements, so that a record can be part of the caller's
+//! own transaction. Public in [`store`](crate::store).
 
 use std::error::Error;
 use std::future::Future;
@@ -68,7 +68,7 @@ pub trait Transaction<S: Store>: Send {
     /// never committed.
     fn roll_back(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// As [`roll_back`](Self::roll_back), from a `Drop`: carried out before the next statement or
+    /// Like [`roll_back`](Self::roll_back), from a `Drop`: carried out before the next statement or
     /// `COMMIT` of this transaction.
     fn roll_back_later(&mut self);
 
@@ -126,11 +126,11 @@ pub trait Transaction<S: Store>: Send {
         row: RowOwner,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
-    /// As [`commit`](Self::commit), of a row that this transaction has claimed. Also looks for the
-    /// record [`beside`](RecordId::beside) it, which other connections write: without a lock, and no
-    /// earlier than the body has ended, because others begin [steps](crate::step) until then. Few
-    /// calls have such a record, so a driver looks in the message that writes. If there is one,
-    /// [`inspect`](Self::inspect) is asked for it.
+    /// Like [`commit`](Self::commit), of a row that this transaction has claimed. Also looks for
+    /// the record [`beside`](RecordId::beside) it, which other connections write: without a lock,
+    /// and no earlier than the body has ended, because others begin [steps](crate::step) until
+    /// then. Few calls have such a record, so a driver looks in the message that writes. If there
+    /// is one, [`inspect`](Self::inspect) is asked for it.
     ///
     /// The default commits and inspects, which is a message more. If `inspect` is not implemented,
     /// it finds nothing: then an outcome does not end the steps of an earlier attempt, unless its
@@ -343,13 +343,13 @@ impl Error for NoInspect {}
 /// The answer to [`Transaction::commit_and_look`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommittedRow {
-    /// As of [`Transaction::commit`].
+    /// The same as of [`Transaction::commit`].
     pub ownership: Ownership,
     /// Whether there is a record beside the one that was committed.
     pub has_beside: bool,
 }
 
-/// Who has claimed the row of a commit.
+/// The call that has claimed the row of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOwner {
     /// This transaction, so that no other one can hold a lock on the row.

@@ -70,7 +70,7 @@ pub enum Written {
 ///
 /// # Cancellation safety
 ///
-/// As that of the body. If it is dropped, the records are lost with its transaction.
+/// The same as that of the body. If it is dropped, the records are lost with its transaction.
 ///
 /// # Examples
 ///
@@ -153,7 +153,7 @@ impl KeptRecord {
         &self,
         tx: &mut X,
     ) -> Result<Written, StoreError> {
-        let Some(store) = self.store.of::<S>() else {
+        let Some(store) = self.store.downcast::<S>() else {
             return Err(StoreError::new(
                 StoreErrorKind::Refused,
                 "this record belongs to another store than the transaction's",
@@ -212,7 +212,7 @@ pub(crate) struct KeptErrors {
 }
 
 impl KeptErrors {
-    pub(crate) fn of<X>(tx: &X) -> Self {
+    pub(crate) fn collected_in<X>(tx: &X) -> Self {
         let address = TransactionAddress::of(tx);
         let innermost = COLLECTOR.try_with(Arc::clone).ok();
         let mut around = std::iter::successors(innermost, |inner| inner.outer.clone());

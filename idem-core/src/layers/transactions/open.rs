@@ -110,14 +110,14 @@ pub(crate) struct OpenTransaction<'a, X: Transaction<S>, S: Store> {
     pub(crate) attempt: Option<u64>,
     /// The transaction can only be rolled back.
     pub(crate) is_rollback_forced: bool,
-    /// What whoever ends the transaction collects of it.
+    /// The kept errors, for the code that ends the transaction.
     kept_errors: KeptErrors,
     store: PhantomData<fn() -> S>,
 }
 
 impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     pub(crate) fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
-        let kept_errors = KeptErrors::of(&*tx);
+        let kept_errors = KeptErrors::collected_in(&*tx);
         Self {
             tx,
             depth: 0,

@@ -141,7 +141,7 @@ fn apply_answers(
             );
         };
         match answer {
-            Some(Ok(_)) => round_trips.took(&lease.id, lease.attempt, lease.length(), (sent, now)),
+            Some(Ok(_)) => round_trips.took(&lease.id, lease.attempt, lease.length(), sent..now),
             Some(Err(error)) => failed(&error),
             None => failed(&"the store gave no answer"),
         }

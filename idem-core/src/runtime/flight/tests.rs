@@ -104,8 +104,7 @@ async fn calls_share_a_flight_if_they_would_ask_the_store_the_same() {
 }
 
 fn term() -> Arc<Term> {
-    let times = (HOUR, HOUR);
-    Arc::new(Term::new(id(1), Owner::generate(), 1, times, clock::now()))
+    Arc::new(Term::first(id(1), HOUR))
 }
 
 #[tokio::test(start_paused = true)]

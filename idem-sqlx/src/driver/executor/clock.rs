@@ -33,7 +33,7 @@ pub(crate) struct Lapsed {
 impl Lapsed {
     /// Returns the expired lease of a record that has this time left. `None` if the lease is alive,
     /// or if the record has none.
-    pub(crate) fn of(record: &Record, left: Duration) -> Option<Self> {
+    pub(crate) fn find(record: &Record, left: Duration) -> Option<Self> {
         let Record::InFlight(held) = record else {
             return None;
         };

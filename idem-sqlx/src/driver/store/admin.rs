@@ -315,7 +315,7 @@ async fn lease_left<D: Dialect>(
     record: &Record,
     left: Duration,
 ) -> Result<Option<Duration>, StepError> {
-    match Lapsed::of(record, left) {
+    match Lapsed::find(record, left) {
         Some(lapsed) => clock
             .doubt(dialect, on, lapsed)
             .await

@@ -207,7 +207,7 @@ pub(crate) fn claim_step(
                 });
             }
             let age = record.map_or(Duration::ZERO, |record| record.lease_age(left));
-            let lapsed = record.and_then(|record| Lapsed::of(record, left));
+            let lapsed = record.and_then(|record| Lapsed::find(record, left));
             let lapsed = lapsed.map(|lapsed| match &then {
                 RanOut::IfSilentFor { age: least, .. } if *least <= age => {
                     lapsed.silent_for(*least)
@@ -579,7 +579,7 @@ async fn remove_on<D: Dialect>(
         let Some(record) = record else {
             return Ok(Removed::Nothing);
         };
-        if let Some(lapsed) = Lapsed::of(&record, left)
+        if let Some(lapsed) = Lapsed::find(&record, left)
             && let Some(lease_left) = clock
                 .doubt(dialect, on, lapsed)
                 .await

@@ -102,7 +102,10 @@ impl KeyFilter {
     /// [`Listing::may_match`](super::Listing::may_match).
     pub fn ranges(&self) -> Vec<KeyRange> {
         let mut ranges = match &self.0 {
-            Rule::Whole(keys) => keys.iter().map(|key| KeyRange::of(key.as_str())).collect(),
+            Rule::Whole(keys) => keys
+                .iter()
+                .map(|key| KeyRange::single(key.as_str()))
+                .collect(),
             Rule::Beginning(text) if text.is_empty() => vec![KeyRange::beginning_with("")],
             Rule::Beginning(text) => {
                 let of = |group: &str| KeyRange::beginning_with(&[group, text].concat());
@@ -111,7 +114,7 @@ impl KeyFilter {
             }
             Rule::FirstPart(text) if text.is_empty() => Vec::new(),
             Rule::FirstPart(text) => {
-                let mut ranges = vec![KeyRange::of(text), KeyRange::beginning_with(DEEP)];
+                let mut ranges = vec![KeyRange::single(text), KeyRange::beginning_with(DEEP)];
                 for group in GROUPS {
                     for end in [")", ":"] {
                         let beginning = [group, text.as_str(), end].concat();
@@ -161,14 +164,14 @@ fn escape_parts(text: &str) -> String {
 }
 
 impl From<String> for KeyFilter {
-    /// As from `&str`.
+    /// Converts as from `&str`.
     fn from(text: String) -> Self {
         Self::from(text.as_str())
     }
 }
 
 impl From<&String> for KeyFilter {
-    /// As from `&str`.
+    /// Converts as from `&str`.
     fn from(text: &String) -> Self {
         Self::from(text.as_str())
     }
@@ -195,7 +198,7 @@ impl KeyRange {
     /// The lowest character of an encoded key. Lower ones are white space and control characters.
     const LOWEST: char = '!';
 
-    fn of(key: &str) -> Self {
+    fn single(key: &str) -> Self {
         Self {
             from: key.to_owned(),
             before: [key, "!"].concat(),
@@ -336,7 +339,7 @@ mod tests {
             Some("u-1!")
         );
         assert!(range.after("u.").is_none());
-        assert!(KeyRange::of("u").after("u").is_none());
+        assert!(KeyRange::single("u").after("u").is_none());
         assert_eq!(after_all("a\u{10ffff}"), "b");
         assert!(after_all("\u{10ffff}") > "\u{10ffff}".repeat(64));
         let filter = KeyFilter::from("jane*");

@@ -96,16 +96,16 @@ impl Statements {
     /// which is given if the connection has no such limit. Otherwise a claim whose caller is gone
     /// could be carried out much later, and nobody would own its key.
     pub(super) fn new(table: &Table, limit: Option<Duration>) -> Self {
-        Self::of(table, limit, &format!("owner = $18 AND {}", held_now("")))
+        Self::write(table, limit, &format!("owner = $18 AND {}", held_now("")))
     }
 
     /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
     /// expired, however long the transaction takes.
     pub(super) fn within_transactions(table: &Table) -> Self {
-        Self::of(table, None, "owner = $18 AND state = 'in_flight'")
+        Self::write(table, None, "owner = $18 AND state = 'in_flight'")
     }
 
-    fn of(table: &Table, limit: Option<Duration>, if_owned: &str) -> Self {
+    fn write(table: &Table, limit: Option<Duration>, if_owned: &str) -> Self {
         let t = &table.quoted('"');
         let limited = limit.map_or("true".to_owned(), |limit| {
             let limit = milliseconds(limit);

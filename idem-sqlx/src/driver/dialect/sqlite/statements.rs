@@ -45,7 +45,7 @@ fn from_now(chore: &str, slack: i64) -> String {
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
-        Self::of(
+        Self::write(
             table,
             &format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}"),
         )
@@ -54,10 +54,10 @@ impl Statements {
     /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
     /// expired, however long the transaction takes.
     pub(super) fn within_transactions(table: &Table) -> Self {
-        Self::of(table, "state = 'in_flight' AND owner = ?18")
+        Self::write(table, "state = 'in_flight' AND owner = ?18")
     }
 
-    fn of(table: &Table, if_owned: &str) -> Self {
+    fn write(table: &Table, if_owned: &str) -> Self {
         let t = &table.quoted('"');
         let insert = format!(
             "INSERT INTO {t} (operation, key, state, attempt, owner, origin, \

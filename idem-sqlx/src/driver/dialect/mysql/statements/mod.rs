@@ -127,16 +127,16 @@ impl Statements {
             "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6) \
              AND ({IS_ODD}{NEVER_COMMITS}) = 0"
         );
-        Self::of(table, &if_owned, NEVER_COMMITS)
+        Self::write(table, &if_owned, NEVER_COMMITS)
     }
 
     /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
     /// expired, however long the transaction takes.
     pub(super) fn within_transactions(table: &Table) -> Self {
-        Self::of(table, "owner = ? AND state = 'in_flight'", "")
+        Self::write(table, "owner = ? AND state = 'in_flight'", "")
     }
 
-    fn of(table: &Table, if_owned: &str, or_odd: &str) -> Self {
+    fn write(table: &Table, if_owned: &str, or_odd: &str) -> Self {
         let t = &table.quoted('`');
         let usable = &usable(or_odd);
         // Computed once for a statement, whether there are rows or not.
