@@ -185,7 +185,7 @@ async fn p1_a_handler_that_keeps_the_last_connection_for_longer_than_its_lease_i
     );
     may_end.notify_one();
     // The default lease is long enough for a slow machine.
-    let other = Idempotency::new(SqliteStore::new(pool.clone()));
+    let other = Idempotency::new(patient(&pool));
     let app = self::app(&pool, layer(&other), &may_end, &begun);
     let second = send(&app, request("k")).await;
     assert_eq!((second.text(), charges(&pool).await), ("charged", 1));
@@ -197,7 +197,7 @@ async fn p9_a_response_that_streams_rows_over_the_last_connection_is_recorded_as
  {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path(), 1).await;
-    let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
+    let idempotency = Idempotency::new(patient(&pool));
     let handler = {
         let pool = pool.clone();
         async move || -> Response {

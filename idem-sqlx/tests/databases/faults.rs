@@ -50,12 +50,9 @@ over_both_servers! {
         let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
             .await
             .unwrap();
-        let through = runtime(
-            S::connect(&server.url_through(proxy.address().port()))
-                .await
-                .unwrap(),
-        );
-        let direct = runtime(S::connect(&server.url()).await.unwrap());
+        let url = server.url_through(proxy.address().port());
+        let through = runtime(connected(async || S::connect(&url).await).await);
+        let direct = runtime(server.store().await);
         let first = answered(async || {
             let run = through.operation("orders").key("k").run(async || {
                 proxy.swallow_replies(true);
@@ -160,9 +157,8 @@ mod quiet {
             let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
                 .await
                 .unwrap();
-            let store = S::connect(&server.url_through(proxy.address().port()))
-                .await
-                .unwrap();
+            let url = server.url_through(proxy.address().port());
+            let store = connected(async || S::connect(&url).await).await;
             proxy.delay_connections(Duration::from_millis(1300));
             let error = fails_in_time(&store).await;
             assert_eq!(error.kind(), StoreErrorKind::Unavailable);
@@ -179,9 +175,8 @@ mod quiet {
             let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
                 .await
                 .unwrap();
-            let store = S::connect(&server.url_through(proxy.address().port()))
-                .await
-                .unwrap();
+            let url = server.url_through(proxy.address().port());
+            let store = connected(async || S::connect(&url).await).await;
             recovers(&store).await;
             proxy.cut();
             fails_in_time(&store).await;

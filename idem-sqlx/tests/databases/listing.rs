@@ -13,7 +13,7 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
-use crate::connected;
+use crate::{LONG, connected};
 
 /// One statement for every database, but for the words in braces. Twenty rows are of the operation
 /// `mails.send`, and two are abandoned.
@@ -137,9 +137,10 @@ async fn a_listing_of_sqlite_reads_each_row_once_or_fewer() {
         ("outcome", "CAST('7' AS BLOB)"),
     ];
     sqlx::raw_sql(fill(words)).execute(&pool).await.unwrap();
-    reads_few_rows(SqliteStore::builder(pool).build(), async || {
-        hundreds.load(Ordering::Relaxed)
-    })
+    reads_few_rows(
+        SqliteStore::builder(pool).time_limit(LONG).build(),
+        async || hundreds.load(Ordering::Relaxed),
+    )
     .await;
 }
 
@@ -153,7 +154,9 @@ async fn a_listing_of_postgres_reads_each_row_once_or_fewer() {
         .connect(&server.url())
         .await
         .unwrap();
-    let store = PostgresStore::builder(pool.clone()).build();
+    let store = PostgresStore::builder(pool.clone())
+        .time_limit(LONG)
+        .build();
     crate::connected(async || store.migrate().await).await;
     let words = [
         ("key", "key"),
@@ -188,7 +191,7 @@ async fn a_listing_of_postgres_reads_each_row_once_or_fewer() {
 
 async fn reads_few_rows_of_mysql(url: &str, recursion: &'static str) {
     let pool = MySqlPool::connect(url).await.unwrap();
-    let store = MySqlStore::builder(pool.clone()).build();
+    let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
     crate::connected(async || store.migrate().await).await;
     let words = [
         ("key", "`key`"),

@@ -26,7 +26,7 @@ macro_rules! over {
                         Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
                     });
                     let pool = options.connect(&server.url()).await.unwrap();
-                    let store = $Store::new(pool.clone());
+                    let store = $Store::builder(pool.clone()).time_limit(LONG).build();
                     crate::connected(async || store.migrate().await).await;
                     let claimed = async |key: &str| {
                         let id = RecordId::new("orders", &Key::encode(key).unwrap()).unwrap();

@@ -64,7 +64,7 @@ pub(crate) trait Server: Sized + Send + Sync + 'static {
     /// A store with a pool of its own and the usual limits, whose table is there.
     async fn own_store_at(url: &str) -> Self::Store {
         let store = connected(async || Self::connect(url).await).await;
-        Self::migrate(&store).await.unwrap();
+        connected(async || Self::migrate(&store).await).await;
         store
     }
 
@@ -155,7 +155,8 @@ macro_rules! server {
                     .max_connections(1)
                     .test_before_acquire(false);
                 let pool = pool.connect(url).await.unwrap();
-                $Store::new(pool.clone()).migrate().await.unwrap();
+                let patient = $Store::builder(pool.clone()).time_limit(LONG).build();
+                patient.migrate().await.unwrap();
                 let held = pool.acquire().await.unwrap();
                 ($Store::new(pool), Box::new(held))
             }

@@ -217,13 +217,17 @@ async fn what_would_change_the_statements_is_refused(url: &str) {
             continue;
         }
         let bad = with(url, set).await;
-        is_refused(|| MySqlStore::new(bad.clone()), because).await;
+        is_refused(
+            || MySqlStore::builder(bad.clone()).time_limit(LONG).build(),
+            because,
+        )
+        .await;
         // The first is no matter in a transaction, and the other has no `BEGIN`.
         if ["SET autocommit = 0", "SET sql_mode = 'ORACLE'"].contains(&set) {
             continue;
         }
         // Where the transaction is what looks first.
-        let called = Idempotency::new(MySqlStore::new(bad.clone()));
+        let called = Idempotency::new(MySqlStore::builder(bad.clone()).time_limit(LONG).build());
         let mut tx = bad.begin().await.unwrap();
         let called = called.operation("tx").key("k");
         let error = called.run_in(&mut tx, async |_| Ok::<_, Failed>(1)).await;
@@ -344,7 +348,7 @@ macro_rules! records_where_it_has_claimed {
         async fn $name(plain: &$Pool, create: &'static str) {
             sqlx::raw_sql(create).execute(plain).await.unwrap();
             let elsewhere = $Store::builder(plain.clone()).table("elsewhere.idem_records");
-            elsewhere.build().migrate().await.unwrap();
+            elsewhere.time_limit(LONG).build().migrate().await.unwrap();
             let options = (*plain.connect_options()).clone();
             let pool = $PoolOptions::new().max_connections(1);
             let pool = pool.connect_with(options).await.unwrap();
@@ -416,7 +420,11 @@ async fn a_database_of_postgres_that_cannot_store_each_key_is_refused() {
     };
     says_so(PostgresStore::connect(&latin1).await.unwrap_err());
     let pool = PgPoolOptions::new().connect(&latin1).await.unwrap();
-    let of_pool = || PostgresStore::new(pool.clone());
+    let of_pool = || {
+        PostgresStore::builder(pool.clone())
+            .time_limit(LONG)
+            .build()
+    };
     says_so(of_pool().migrate().await.unwrap_err());
     // As a team does that runs its own migrations: the first step may be any.
     let create = sqlx::AssertSqlSafe(PostgresStore::SCHEMA);

@@ -344,7 +344,7 @@ async fn p12_a_slow_store_is_said_once_a_second_with_how_often_it_was() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(said(1, 2).await, 1);
     assert!(
-        log.text().contains("so it was 99 times more"),
+        log.text().contains("99 more since the last report"),
         "{}",
         log.text()
     );

@@ -362,6 +362,7 @@ macro_rules! over {
                 let (pool, _) = setup().await;
                 let store = $Store::builder(pool.clone())
                     .table("begun_and_gone")
+                    .time_limit(crate::LONG)
                     .build();
                 crate::connected(async || store.migrate().await).await;
                 let other = pool.clone();

@@ -18,7 +18,10 @@ async fn a_missing_table_is_an_error_that_names_migrate() {
         .connect(&format!("{}?mode=rwc", url(dir.path())))
         .await
         .unwrap();
-    let store = SqliteStore::builder(pool).table("shop_records").build();
+    let store = SqliteStore::builder(pool)
+        .table("shop_records")
+        .time_limit(LONG)
+        .build();
     let idempotency = Idempotency::new(store.clone());
     let error = order(&idempotency, "k", 1).await.unwrap_err();
     assert!(error.to_string().contains("`migrate()`"), "{error}");
@@ -165,6 +168,7 @@ async fn a_table_in_an_attached_file_is_refused_where_a_crash_could_part_rows_an
         let pool = attached(dir.path(), main, other).await;
         let store = SqliteStore::builder(pool.clone())
             .table("other.idem_records")
+            .time_limit(LONG)
             .build();
         let migrated = store.migrate().await;
         assert_eq!(migrated.is_ok(), is_atomic, "{main}, {other}: {migrated:?}");
@@ -178,6 +182,7 @@ async fn a_table_in_an_attached_file_is_refused_where_a_crash_could_part_rows_an
         let idempotency = Idempotency::new(
             SqliteStore::builder(pool.clone())
                 .table("other.idem_records")
+                .time_limit(LONG)
                 .build(),
         );
         let operation = idempotency.operation("orders").key("k");
