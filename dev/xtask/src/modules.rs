@@ -468,8 +468,8 @@ mod tests {
                 ("high", ""),
                 (module, text),
             ]);
-            let used = uses.get(&self::module(module)).unwrap().iter();
-            used.map(|used| used.join("::")).collect::<Vec<_>>()
+            let of_module = uses.get(&self::module(module)).unwrap().iter();
+            of_module.map(|used| used.join("::")).collect::<Vec<_>>()
         };
         for text in ["use crate::{Lock, Low};", "fn f() { super::Locks::g(); }"] {
             assert_eq!(used("high", text), ["layers::locks"], "{text}");

@@ -15,9 +15,9 @@ use idem_testkit::{MariaDbServer, Mishap, PostgresServer, Proxy};
 use tokio::sync::Barrier;
 
 use super::chain;
+use crate::Server as _;
 use crate::failed::Failed;
 use crate::pools::{insert, mariadb, mysql_at, postgres, postgres_at, sqlite};
-use crate::{LONG, Server as _};
 
 /// Rows that transactions change in opposite order: two for each test.
 const PURSES: &str =
@@ -240,7 +240,9 @@ async fn sqlx_0_8_has_it_too() {
     let dir = crate::own::temporary();
     let url = format!("sqlite://{}/shop.db?mode=rwc", dir.path().display());
     let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
-    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
+    let store = SqliteStore::builder(pool.clone())
+        .time_limit(crate::LONG)
+        .build();
     crate::connected(async || store.migrate().await).await;
     let runs = AtomicU32::new(0);
     let idempotency = Idempotency::new(store);
