@@ -12,7 +12,7 @@ use crate::failed::Failed;
 use crate::mysql::{Statements, hex};
 use crate::observing::ask_each_thread;
 use crate::pools::mysql_at;
-use crate::{LONG, runtime};
+use crate::{LONG, runtime, until};
 
 const HELD: Duration = Duration::from_millis(300);
 
@@ -33,6 +33,18 @@ async fn what_waits_for_a_table_is_logged_without_key_and_outcome(url: &str) {
     let is_locked = async |statement: &'static str| {
         let mut locker = locker.lock().await;
         locker.execute(sqlx::raw_sql(statement)).await.unwrap();
+    };
+    // The lock is held for a while from when a statement waits for it.
+    let unlocked = async || {
+        let waiting = "SELECT count(*) FROM information_schema.processlist \
+            WHERE state LIKE 'Waiting for %lock'";
+        until("a statement waits for the lock", async || {
+            let waiting = sqlx::query_scalar::<_, i64>(waiting);
+            waiting.fetch_one(&pool).await.unwrap() > 0
+        })
+        .await;
+        tokio::time::sleep(HELD).await;
+        is_locked("UNLOCK TABLES").await;
     };
     let body = async || Ok::<_, Failed>("secret".to_owned());
     let operation = |key: &str| idempotency.operation("tx").key(key).wait(LONG);
@@ -65,11 +77,7 @@ async fn what_waits_for_a_table_is_logged_without_key_and_outcome(url: &str) {
                 call.await.unwrap();
                 tx.commit().await.unwrap();
             };
-            let unlocked = async {
-                tokio::time::sleep(HELD).await;
-                is_locked("UNLOCK TABLES").await;
-            };
-            tokio::join!(called, unlocked);
+            tokio::join!(called, unlocked());
         }
     }
     // Between the claim and the commit.
@@ -79,11 +87,7 @@ async fn what_waits_for_a_table_is_logged_without_key_and_outcome(url: &str) {
         is_locked("FLUSH TABLES WITH READ LOCK").await;
         body().await
     });
-    let unlocked = async {
-        tokio::time::sleep(2 * HELD).await;
-        is_locked("UNLOCK TABLES").await;
-    };
-    let (called, ()) = tokio::join!(call, unlocked);
+    let (called, ()) = tokio::join!(call, unlocked());
     called.unwrap();
     tx.commit().await.unwrap();
 
