@@ -74,7 +74,15 @@ crate::over_all_stores! {
                         tokio::select! {
                             biased;
                             () = begun.notified() => true,
-                            _ = owner.as_mut() => false,
+                            ended = owner.as_mut() => {
+                                let ended = ended.map(idem::Outcome::<u32>::into_inner);
+                                let is_late = matches!(
+                                    &ended,
+                                    Err(Error::LeaseLost { .. } | Error::Store { .. })
+                                );
+                                assert!(is_late, "it never ends: {ended:?}");
+                                false
+                            }
                         }
                     };
                     if runtime.block_on(has_begun) {
