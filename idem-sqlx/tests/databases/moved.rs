@@ -1,7 +1,7 @@
 //! An address that moves on to the server that was promoted, while the connections to the demoted
 //! one stay open.
 
-use idem_core::Idempotency;
+use idem_core::{Error, Idempotency};
 use idem_sqlx::sqlx::mysql::MySqlPoolOptions;
 use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_sqlx::{MySqlStore, PostgresStore};
@@ -117,7 +117,11 @@ async fn warm(idempotency: &Idempotency, name: &str) {
         let key = format!("{name}, {number}");
         // Its limits are the usual ones, which a busy machine may need longer than.
         calls.spawn(async move {
-            let answered = async { while order(&idempotency, &key, number).await.is_err() {} };
+            let answered = async {
+                while let Err(error) = order(&idempotency, &key, number).await {
+                    assert!(matches!(error, Error::Store { .. }), "{error}");
+                }
+            };
             tokio::time::timeout(LONG, answered).await.unwrap();
         });
     }

@@ -75,7 +75,7 @@ impl Slot {
     }
 }
 
-/// The records that a sweep took out of a shard. The caller frees it after it has released the
+/// The records that a sweep took out of a shard. The caller frees them after it has released the
 /// shard's lock, because freeing a thousand records takes longer than finding them.
 #[derive(Default)]
 #[must_use]
