@@ -7,7 +7,6 @@ use std::env;
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use idem::kafka::rdkafka::message::{Header, Headers as _, Message, OwnedHeaders,
 use idem::kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use idem::kafka::rdkafka::{Offset, TopicPartitionList};
 use idem::kafka::{ClientConfig, REASON};
-use idem_testkit::Proxy;
+use idem_testkit::{HeldPort, Proxy};
 use tokio::process::{Child, Command};
 
 use crate::kafka_offsets::{Place, Watch};
@@ -29,16 +28,6 @@ use crate::worker::Mail;
 pub(crate) const PARTITIONS: i32 = 4;
 /// Names the program of tansu.
 const PROGRAM: &str = "IDEM_TANSU_SERVER";
-const PORT: u16 = 29_092;
-
-/// An address of this host that no other server has, so that a port on it stays free while the
-/// server is down.
-fn address() -> String {
-    static SERVERS: AtomicU8 = AtomicU8::new(78);
-    let server = SERVERS.fetch_add(1, Ordering::Relaxed);
-    let [.., high, low] = std::process::id().to_be_bytes();
-    format!("127.{server}.{high}.{}:{PORT}", low.max(1))
-}
 
 /// The settings of members of the group.
 pub(crate) fn config(url: &str) -> ClientConfig {
@@ -55,9 +44,10 @@ pub(crate) fn config(url: &str) -> ClientConfig {
 /// Starts a program, and waits until it listens.
 async fn start(command: &mut Command, address: &str) -> Child {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null());
-    let child = command.kill_on_drop(true).spawn().unwrap();
+    let mut child = command.kill_on_drop(true).spawn().unwrap();
     let listening = async {
         while TcpStream::connect(address).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "the broker has ended");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -85,6 +75,7 @@ async fn start_tansu(listener: &str, s3: &str, proxy: &str) -> Child {
 }
 
 pub(crate) struct Kafka {
+    _port: HeldPort,
     listener: String,
     s3: String,
     tansu: tokio::sync::Mutex<Child>,
@@ -102,8 +93,9 @@ pub(crate) struct Kafka {
 
 impl Kafka {
     pub(crate) async fn start() -> Self {
-        let (listener, s3) = (address(), address());
-        s3::serve(&s3).await;
+        let port = HeldPort::hold().unwrap();
+        let listener = format!("127.0.0.1:{}", port.port());
+        let s3 = s3::serve().await;
         let proxy = Proxy::start_opaque(&listener).await.unwrap();
         let advertised = format!("127.0.0.1:{}", proxy.address().port());
         let tansu = start_tansu(&listener, &s3, &advertised).await;
@@ -129,6 +121,7 @@ impl Kafka {
             .set("bootstrap.servers", &advertised)
             .set("message.timeout.ms", "5000");
         Self {
+            _port: port,
             listener,
             s3,
             tansu: tokio::sync::Mutex::new(tansu),

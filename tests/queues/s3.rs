@@ -23,15 +23,17 @@ struct Files {
     files: BTreeMap<String, (u64, Bytes)>,
 }
 
-/// Serves files until the test ends.
-pub(crate) async fn serve(address: &str) {
+/// Serves files until the test ends, at the address that it returns.
+pub(crate) async fn serve() -> String {
     let files = Arc::new(Mutex::new(Files::default()));
     let service = Router::new()
         .fallback(answer)
         .layer(DefaultBodyLimit::disable())
         .with_state(files);
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, service).await });
+    address
 }
 
 async fn answer(

@@ -128,7 +128,8 @@ fn parts(page: &str) -> Vec<Part<'_>> {
     parts
 }
 
-/// A block as people copy it: a sample of Rust without the lines that only its test needs.
+/// A block as people copy it: a sample of Rust with its imports, and without the other lines that
+/// only its test needs.
 fn block(fence: &str, lines: &str) -> String {
     let words = fence.trim_start().trim_start_matches('`').trim();
     if words.split(',').next() != Some("rust") {
@@ -138,11 +139,14 @@ fn block(fence: &str, lines: &str) -> String {
     let mut shown: Vec<&str> = Vec::new();
     for line in lines.lines() {
         let text = line.trim_start();
-        let is_hidden = text == "#" || text.starts_with("# ");
+        let import = text
+            .strip_prefix("# ")
+            .filter(|text| text.starts_with("use "));
+        let is_hidden = import.is_none() && (text == "#" || text.starts_with("# "));
         // The lines around hidden ones leave no gap.
         let is_gap = text.is_empty() && shown.last().is_none_or(|last| last.trim().is_empty());
         if !is_hidden && !is_gap {
-            shown.push(line);
+            shown.push(import.unwrap_or(line));
         }
     }
     if let Some(place) = shown.len().checked_sub(2)
@@ -356,7 +360,7 @@ mod tests {
     use super::{addresses, anchors_of, on_github, render, targets};
 
     #[test]
-    fn a_page_has_no_hidden_lines_and_links_to_pages() {
+    fn a_page_has_hidden_imports_alone_and_links_to_pages() {
         let source = "\
             # Steps\n\n\
             See [locks](crate::guide::locks#fencing), [`step`](crate::step) and [one](crate).\n\n\
@@ -364,7 +368,8 @@ mod tests {
             # #[cfg(feature = \"http\")] mod example {\n\
             use idem::Error;\n\
             #\n\
-            # use std::fmt;\n\n\
+            # use std::fmt;\n\
+            # struct Hidden;\n\n\
             #[idempotent(key = id)]\n\
             async fn f() {}\n\n\
             # }\n\
@@ -382,7 +387,8 @@ mod tests {
             "# Steps\n\n\
              See [locks](locks.md#fencing), `step` and [one](../../README.md).\n\n\
              ```rust\n\
-             use idem::Error;\n\n\
+             use idem::Error;\n\
+             use std::fmt;\n\n\
              #[idempotent(key = id)]\n\
              async fn f() {}\n\
              ```\n\

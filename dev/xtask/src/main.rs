@@ -82,7 +82,8 @@ enum Chore {
         /// Take this layer out alone; may be given several times
         layers: Vec<String>,
     },
-    /// Look for circles among modules and for long files
+    /// Look for circles among modules, rooms and layers out of order, long files, and packages
+    /// over their budgets
     House {
         /// Take what is gone from the list of known ones
         #[arg(long)]

@@ -77,8 +77,10 @@ pub(crate) fn uses(texts: &Texts) -> Result<Uses> {
             .filter(|path| ROOTS.contains(&path[0].as_str()));
         let targets = paths.map(|path| {
             let target = resolve(module, path, texts);
-            let is_by_root = target.is_empty() && !is_export_of_store(module, path);
-            let mut words = path.iter().filter(|_| is_by_root);
+            // Names of layers that these modules export again.
+            let is_exported = target.is_empty() || *target == ["store"];
+            let is_again = is_exported && !is_export_of_store(module, path);
+            let mut words = path.iter().filter(|_| is_again);
             words
                 .find_map(|word| exported.get(word))
                 .cloned()
@@ -478,6 +480,8 @@ mod tests {
             used("high", "use crate::bounds::AsToken;"),
             ["layers::tokens"]
         );
+        let by_store = "use crate::store::{Driver, Store};";
+        assert_eq!(used("high", by_store), ["layers::locks", "store"]);
         let export = "pub use crate::of_layers::Driver;";
         assert_eq!(used("high", export), ["layers::locks"]);
         assert!(used("store", export).is_empty());

@@ -75,8 +75,9 @@ const LEFT_TO_CI: &str = "Left to `cargo xtask ci`: MySQL itself, Valkey, PgBoun
 /// The last lines of CI's tests.
 const LEFT_TO_NIGHT: &str = "Left to `cargo xtask night`: the largest worlds of the model, storms \
                              of 10,000 messages, clients in Python and Node, the stores on \
-                             PostgreSQL 18, Redis 8 and Valkey 9, JetStream on the newest NATS, and \
-                             builds with the oldest dependencies.";
+                             PostgreSQL 18, Redis 8 and Valkey 9, JetStream on the newest NATS, \
+                             outcomes read back in a release build, builds with the oldest \
+                             dependencies, and the core without each layer.";
 
 /// `cargo xtask test`: every promise over every store, and every guide.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {

@@ -10,7 +10,6 @@
     clippy::expect_used,
     clippy::panic
 )]
-#![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
 mod at_once;
 mod bad_input;

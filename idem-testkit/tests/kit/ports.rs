@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use idem_testkit::{
-    HeldPort, MariaDbServer, NatsServer, PostgresServer, RabbitMqServer, RedisServer,
+    HeldPort, MariaDbServer, MySqlServer, NatsServer, PgBouncerServer, PostgresServer,
+    RabbitMqServer, RedisServer,
 };
 
 use crate::until::until;
@@ -80,7 +81,9 @@ servers!(
     RedisServer,
     PostgresServer,
     MariaDbServer,
+    MySqlServer,
     NatsServer,
+    PgBouncerServer,
     RabbitMqServer
 );
 

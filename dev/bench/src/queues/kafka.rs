@@ -14,7 +14,8 @@ use idem::kafka::rdkafka::consumer::{Consumer as _, StreamConsumer};
 use idem::kafka::rdkafka::message::{Header, Headers as _, OwnedHeaders};
 use idem::kafka::rdkafka::producer::{FutureProducer, FutureRecord};
 use idem::kafka::{ClientConfig, Consumer, Delivery};
-use tokio::net::{TcpListener, TcpStream};
+use idem_testkit::HeldPort;
+use tokio::net::TcpStream;
 
 use super::{CONCURRENCY, Filled, Shared, Subject};
 use crate::machine;
@@ -32,6 +33,7 @@ const STARTING: Duration = Duration::from_secs(30);
 pub(crate) struct Kafka {
     version: String,
     _tansu: Tansu,
+    _port: HeldPort,
     config: ClientConfig,
     admin: AdminClient<DefaultClientContext>,
     /// The number of the topic that is filled. Each has a group of its own.
@@ -55,9 +57,8 @@ impl Kafka {
         })?;
         let version = machine::said(&program, &["--version"]);
         let version = version.with_context(|| format!("`{program}` does not run"))?;
-        let free = TcpListener::bind("127.0.0.1:0").await?;
-        let address = free.local_addr()?.to_string();
-        drop(free);
+        let port = HeldPort::hold()?;
+        let address = format!("127.0.0.1:{}", port.port());
         let url = format!("tcp://{address}");
         let tansu = Command::new(&program)
             .args(["broker", "--silent", "--storage-engine", "memory://tansu/"])
@@ -79,6 +80,7 @@ impl Kafka {
         let kafka = Self {
             version,
             _tansu: tansu,
+            _port: port,
             admin: config.create()?,
             config,
             topic: AtomicU32::new(0),
