@@ -31,7 +31,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use idem::{Idempotency, MemoryStore, RedisStore, idempotent};
+use idem::{Idempotency, idempotent};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -141,10 +141,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => return Err("usage: orders [--port PORT] [--redis URL]".into()),
         }
     }
-    let idempotency = match redis {
-        Some(url) => Idempotency::new(RedisStore::connect(&url).await?),
-        None => Idempotency::new(MemoryStore::new()),
-    };
+    let idempotency = idem::connect(redis.as_deref().unwrap_or("memory:")).await?;
     let app = App {
         idempotency,
         ledger: Arc::default(),

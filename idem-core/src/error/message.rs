@@ -46,7 +46,7 @@ impl fmt::Display for Error {
                 "the call began so long ago that its steps may be gone before it ends (27 days, \
                  or nine tenths of a longer `hold`), so none of them is begun or replayed any \
                  more; find out what was done, then `settle` the key, or `forget` it, so that \
-                 the next call begins anew; in code or with the program `idem`",
+                 the next call starts over; in code or with the program `idem`",
             ),
             Self::Abandoned { key, attempt, .. } => write!(
                 f,

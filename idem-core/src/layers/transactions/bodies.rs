@@ -34,8 +34,8 @@ where
 #[diagnostic::on_unimplemented(
     message = "this body cannot run a second time, as it must if its transaction meets another one",
     label = "not `Clone`",
-    note = "a body that owns what is not `Clone`: leave out `move`, so that it borrows, or put \
-        that into an `Arc`",
+    note = "a body that owns what is not `Clone`: write `async |tx| ..` without `move`, so that it \
+        borrows, or put that into an `Arc`",
     note = "a body that changes what it captures: return the change, or use `transaction_local`; \
         `run_in` runs its body once, in a transaction of yours"
 )]
