@@ -68,7 +68,7 @@ crate::over_all_stores! {
                     }))
                 };
                 // A busy machine may need a lease to claim. The body of such a call never begins.
-                let claim_anew = |_| {
+                let claim_again = |_| {
                     let mut owner = call();
                     let has_begun = async {
                         tokio::select! {
@@ -87,7 +87,7 @@ crate::over_all_stores! {
                     };
                     runtime.block_on(has_begun).then_some(owner)
                 };
-                let owner = (0..20).find_map(claim_anew).expect("no claim came in time");
+                let owner = (0..20).find_map(claim_again).expect("no claim came in time");
                 stands.send(()).unwrap();
                 on.recv().unwrap();
                 runtime.block_on(owner).map(idem::Outcome::<u32>::into_inner).unwrap_err()
