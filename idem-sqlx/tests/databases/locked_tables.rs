@@ -101,15 +101,20 @@ async fn what_waits_for_a_table_is_logged_without_key_and_outcome(url: &str) {
     }
 }
 
-// The log is that of this thread, and the lock that of the whole server.
-#[tokio::test]
-async fn what_waits_for_a_table_of_mariadb_is_logged_without_key_and_outcome() {
-    let server = MariaDbServer::start().await.unwrap();
-    what_waits_for_a_table_is_logged_without_key_and_outcome(&server.url()).await;
-}
+// Only what waits for a lock may be slow.
+mod quiet {
+    use super::*;
 
-#[tokio::test]
-async fn what_waits_for_a_table_of_real_mysql_is_logged_without_key_and_outcome() {
-    let server = MySqlServer::start().await.unwrap();
-    what_waits_for_a_table_is_logged_without_key_and_outcome(&server.url()).await;
+    // The log is that of this thread, and the lock that of the whole server.
+    #[tokio::test]
+    async fn what_waits_for_a_table_of_mariadb_is_logged_without_key_and_outcome() {
+        let server = MariaDbServer::start().await.unwrap();
+        what_waits_for_a_table_is_logged_without_key_and_outcome(&server.url()).await;
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_table_of_real_mysql_is_logged_without_key_and_outcome() {
+        let server = MySqlServer::start().await.unwrap();
+        what_waits_for_a_table_is_logged_without_key_and_outcome(&server.url()).await;
+    }
 }

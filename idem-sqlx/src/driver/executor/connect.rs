@@ -61,7 +61,7 @@ impl PendingConnects {
         runtime: &Handle,
     ) -> Result<PoolConnection<Db>, sqlx::Error> {
         let has_room = pool.size() < pool.options().get_max_connections();
-        if pool.num_idle() > 0 || !has_room {
+        if has_idle(pool) || !has_room {
             return pool.acquire().await;
         }
         let acquiring = timeout(self.limit, pool.acquire());
@@ -77,6 +77,13 @@ impl PendingConnects {
         };
         connecting.await
     }
+}
+
+/// Whether a pool has an idle connection. If one that is being returned is already in use again,
+/// sqlx counts fewer than none for a moment, which is nearly 2^64
+/// (<https://github.com/transact-rs/sqlx/pull/4289>, after 0.9.0).
+pub(crate) fn has_idle<Db: Database>(pool: &Pool<Db>) -> bool {
+    (1..=pool.options().get_max_connections() as usize).contains(&pool.num_idle())
 }
 
 /// Counts a connection while it is being opened.

@@ -30,6 +30,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::background::BackgroundTasks;
 use self::clock::DatabaseClock;
+pub(crate) use self::connect::has_idle;
 use self::duplicates::{Duplicates, Expected};
 use self::errors::{StepError, classify, failed};
 pub(crate) use self::pool::close_idle;

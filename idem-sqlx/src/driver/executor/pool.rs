@@ -11,7 +11,7 @@ use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Database, Pool};
 use super::super::super::sqlx;
 use super::super::dialect::{Conn, Dialect};
-use super::connect::PendingConnects;
+use super::connect::{PendingConnects, has_idle};
 use super::errors;
 use super::idle::IdleConnections;
 use super::settings::{Settings, TIME_LIMIT};
@@ -31,10 +31,7 @@ pub(crate) struct ConnectionPool<D: Dialect> {
 
 impl<D: Dialect> ConnectionPool<D> {
     pub(crate) fn new(pool: Pool<D::Db>, settings: &Settings) -> Self {
-        let runtime = OnceLock::new();
-        if let Ok(handle) = Handle::try_current() {
-            let _ = runtime.set(handle);
-        }
+        let runtime = Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from);
         let place = D::place(&pool.connect_options());
         let pending = PendingConnects::new(pool.options().get_max_connections(), settings.limit);
         Self {
@@ -99,18 +96,17 @@ impl<D: Dialect> ConnectionPool<D> {
 
     pub(crate) fn unconnected_in_time(&self) -> StoreError {
         let in_use = self.pool.size().saturating_sub(self.pending.count());
-        let exhausted = in_use >= self.size_limit() && self.pool.num_idle() == 0;
+        let exhausted = in_use >= self.size_limit() && !has_idle(&self.pool);
         errors::unconnected_in_time::<D>(&self.place, self.limit, exhausted)
     }
 }
 
 /// Closes the idle connections of a pool.
 pub(crate) fn close_idle<Db: Database>(pool: &Pool<Db>) {
-    for _ in 0..pool.num_idle() {
-        if let Some(connection) = pool.try_acquire() {
-            drop(connection.detach());
-        }
-    }
+    // No more, because the pool may open others meanwhile. As many as it counts may be any number.
+    let most = pool.options().get_max_connections() as usize;
+    let idle = std::iter::from_fn(|| pool.try_acquire()).take(most);
+    idle.for_each(|connection| drop(connection.detach()));
 }
 
 /// A connection of the pool. Unless it is returned, it is closed: sqlx would wait for the end of
@@ -142,5 +138,74 @@ impl<D: Dialect> Drop for PooledConnection<D> {
         if let Some(connection) = self.0.take() {
             drop(connection.detach());
         }
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use self::sqlx::Sqlite;
+    use self::sqlx::sqlite::SqlitePoolOptions;
+    use super::*;
+
+    type Acquiring = dyn Future<Output = Result<PoolConnection<Sqlite>, sqlx::Error>> + Send;
+
+    /// A step that waits for a connection, and takes it in the middle of its return to the pool: it
+    /// may be used again, and is not yet counted as idle.
+    struct TakesAtOnce {
+        pool: Pool<Sqlite>,
+        acquiring: Mutex<Pin<Box<Acquiring>>>,
+        has_closed: mpsc::Sender<bool>,
+    }
+
+    impl Wake for TakesAtOnce {
+        fn wake(self: Arc<Self>) {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut acquiring = self.acquiring.lock().unwrap();
+            let Poll::Ready(Ok(_connection)) = acquiring.as_mut().poll(&mut context) else {
+                return;
+            };
+            assert!(!has_idle(&self.pool));
+            let (ends, ended) = mpsc::channel();
+            let pool = self.pool.clone();
+            std::thread::spawn(move || {
+                close_idle(&pool);
+                ends.send(()).unwrap();
+            });
+            let ended = ended.recv_timeout(Duration::from_secs(10));
+            self.has_closed.send(ended.is_ok()).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn idle_connections_are_closed_though_the_pool_counts_fewer_than_none() {
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .test_before_acquire(false)
+            .connect("sqlite::memory:")
+            .await
+            .unwrap();
+        let mut connection = pool.acquire().await.unwrap();
+        let (has_closed, closed) = mpsc::channel();
+        let step = Arc::new(TakesAtOnce {
+            pool: pool.clone(),
+            acquiring: Mutex::new(Box::pin({
+                let pool = pool.clone();
+                async move { pool.acquire().await }
+            })),
+            has_closed,
+        });
+        let waker = Waker::from(step.clone());
+        let mut context = Context::from_waker(&waker);
+        let polled = step.acquiring.lock().unwrap().as_mut().poll(&mut context);
+        assert!(polled.is_pending());
+        connection.return_to_pool().await;
+        assert_eq!(closed.recv(), Ok(true));
     }
 }

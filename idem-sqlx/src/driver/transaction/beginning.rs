@@ -18,7 +18,7 @@ use super::super::super::{Beginning, TransactionManager, composed, fixed, sqlx};
 use super::super::dialect::{Dialect, ErrorClass};
 use super::super::executor::duplicates::Expected;
 use super::super::executor::errors::classify;
-use super::super::executor::{CONNECT_WAIT, Executor, close_idle, errors};
+use super::super::executor::{CONNECT_WAIT, Executor, close_idle, errors, has_idle};
 use super::super::store::steps::{ClaimStep, claim_step};
 use super::{
     Manager, claim_at_once, claim_begun, expects_nothing, failed, is_conflict, is_stale, roll_back,
@@ -275,8 +275,7 @@ async fn connected<D: Dialect>(
     pool: &Pool<D::Db>,
     place: &str,
 ) -> Result<PoolConnection<D::Db>, StoreError> {
-    let is_exhausted =
-        || pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
+    let is_exhausted = || pool.size() >= pool.options().get_max_connections() && !has_idle(pool);
     // If the pool has room, this call opens the connection, which then counts as one in use.
     let opens = !is_exhausted();
     let mut acquiring = std::pin::pin!(pool.acquire());
