@@ -236,15 +236,13 @@ impl<'a> Scene<'a> {
             Line::Undoes(caller, answer) => self.releases(what, *caller, undo, *answer).await,
             Line::Renews(caller, answer) => {
                 let renewal = renewal(&self.actor(*caller)?.claim);
-                same(
-                    what,
-                    self.handle(*caller).await?.renew(renewal).await?,
-                    *answer,
-                )
+                let found = self.handle(*caller).await?.renew(renewal).await?;
+                same(what, found, *answer)
             }
             Line::Removes(caller, answer) => {
                 let found = self.handle(*caller).await?.remove(&self.id).await?;
-                same(what, &found, answer)
+                let is_alive = matches!(found, Removed::InFlight { .. });
+                self.t.unless_alive(is_alive, same(what, &found, answer))
             }
             Line::Issues(answer) => {
                 same(what, &self.t.store.issue(&issue(&self.id)).await?, answer)
@@ -322,7 +320,9 @@ impl<'a> Scene<'a> {
             _ => String::new(),
         };
         let wanted = format!("wanted {wanted:?}{outcome}");
-        Err(broken(format!("{what}: {wanted}, got {found:?}")))
+        let verdict = Err(broken(format!("{what}: {wanted}, got {found:?}")));
+        let is_alive = matches!(found, Claimed::InFlight { .. });
+        self.t.unless_alive(is_alive, verdict)
     }
 
     async fn commits(&mut self, what: &str, caller: Caller, wanted: Ownership) -> Verdict {

@@ -12,7 +12,7 @@ use idem_redis::RedisStore;
 use idem_testkit::{FaultStore, Faults, RedisServer};
 use tokio::task::JoinSet;
 
-use crate::support::{Bodies, eventually};
+use crate::support::{Bodies, connected, eventually};
 
 pub(crate) type Res = Result<u64, Error>;
 
@@ -28,7 +28,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start() -> Self {
         let server = RedisServer::start().await.unwrap();
-        let store = FaultStore::new(RedisStore::connect(server.url()).await.unwrap());
+        let store = connected(async || RedisStore::connect(server.url()).await).await;
+        let store = FaultStore::new(store);
         let faults = store.faults();
         let idempotency = Idempotency::new(store);
         Self {

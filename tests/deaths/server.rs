@@ -51,8 +51,8 @@ impl Server {
             #[cfg(feature = "postgres")]
             Kind::Postgres => {
                 let server = PostgresServer::shared().await.unwrap();
-                let connect = async || idem::PostgresStore::connect(server.url()).await;
-                connected(connect).await.migrate().await.unwrap();
+                let url = server.url();
+                connected(async || idem::PostgresStore::connect(&url).await?.migrate().await).await;
                 Self::Postgres(server)
             }
             #[cfg(feature = "mysql")]
@@ -72,8 +72,7 @@ impl Server {
 
     #[cfg(feature = "mysql")]
     async fn with_table(self) -> Self {
-        let connect = async || idem::MySqlStore::connect(self.url()).await;
-        connected(connect).await.migrate().await.unwrap();
+        connected(async || idem::MySqlStore::connect(self.url()).await?.migrate().await).await;
         self
     }
 

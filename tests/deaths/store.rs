@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::owner::Failure;
 use crate::server::Kind;
-use crate::support::{LONG, eventually, patient_store};
+use crate::support::{LONG, connected, eventually, patient_store};
 use crate::wire::Step;
 
 type Res<T = u64> = Result<T, Failure>;
@@ -39,7 +39,8 @@ impl World {
     async fn start() -> Self {
         let server = RedisServer::start().await.unwrap();
         let proxy = Proxy::start(&server.url()).await.unwrap();
-        let near = Idempotency::new(RedisStore::connect(proxy.url()).await.unwrap());
+        let near = connected(async || RedisStore::connect(proxy.url()).await).await;
+        let near = Idempotency::new(near);
         Self {
             server,
             proxy,

@@ -364,7 +364,9 @@ async fn p9_a_response_that_is_too_large_for_the_store_is_recorded_as_done_witho
         .execute(&pool)
         .await
         .unwrap();
-    let store = connected(async || idem::MySqlStore::connect(&url).await).await;
+    // A connection has the setting that the server had when it was opened.
+    let pool = sqlx::MySqlPool::connect(&url).await.unwrap();
+    let store = idem::MySqlStore::builder(pool).time_limit(LONG).build();
     store.migrate().await.unwrap();
     let idempotency = Idempotency::new(store);
     for size in [1_100_000, 20_000_000] {

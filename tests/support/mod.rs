@@ -82,8 +82,7 @@ impl World {
     #[cfg(feature = "postgres")]
     pub(crate) async fn postgres() -> Self {
         let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
-        let store = connected(async || idem::PostgresStore::connect(&url).await).await;
-        store.migrate().await.unwrap();
+        connected(async || idem::PostgresStore::connect(&url).await?.migrate().await).await;
         Self::Postgres(url)
     }
 
@@ -99,8 +98,7 @@ impl World {
 
     #[cfg(feature = "mysql")]
     async fn on_mysql(url: String) -> Self {
-        let store = connected(async || idem::MySqlStore::connect(&url).await).await;
-        store.migrate().await.unwrap();
+        connected(async || idem::MySqlStore::connect(&url).await?.migrate().await).await;
         Self::MySql(url)
     }
 

@@ -52,8 +52,8 @@ fn quickstart_with_a_file_executes_nothing_at_the_second_run() {
     };
     let (unique, executed, replayed, refused) = run();
     assert!(
-        unique > 0 && replayed > 0 && executed == unique,
-        "{unique} {executed} {replayed}"
+        unique > 0 && replayed + refused > 0 && executed == unique,
+        "{unique} {executed} {replayed} {refused}"
     );
     // How many come while another call of their key runs differs from run to run.
     let (again, executed_again, replayed_again, refused_again) = run();

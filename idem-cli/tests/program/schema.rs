@@ -5,7 +5,7 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, PostgresServer};
 
-use crate::support::idem;
+use crate::support::{LIMIT, idem};
 
 macro_rules! over {
     ($module:ident, $Store:ident, $Pool:ident, $database:literal, $mark:literal, $shape:expr) => {
@@ -31,9 +31,13 @@ macro_rules! over {
                     .collect()
             }
 
+            fn store(pool: &$Pool, table: &str) -> $Store {
+                let builder = $Store::builder(pool.clone()).table(table);
+                builder.time_limit(LIMIT).build()
+            }
+
             async fn has_a_working_table(pool: &$Pool, table: &str) {
-                let store = $Store::builder(pool.clone()).table(table).build();
-                let idempotency = Idempotency::new(store);
+                let idempotency = Idempotency::new(store(pool, table));
                 for is_replayed in [false, true] {
                     let call = idempotency.operation("orders").key("k");
                     let outcome = call.run(async || Ok::<u32, Error>(7)).await.unwrap();
@@ -59,7 +63,7 @@ macro_rules! over {
                         .unwrap();
                     has_a_working_table(pool, table).await;
                 }
-                let made = $Store::builder(pool.clone()).table("made_records").build();
+                let made = store(pool, "made_records");
                 made.migrate().await.unwrap();
                 let shape_of_made = shape(pool, "made_records").await;
                 for table in ["idem_records", "printed_records"] {

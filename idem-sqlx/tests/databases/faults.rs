@@ -265,11 +265,12 @@ async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted
     let store = connected(connect).await;
     let idempotency = runtime(store.clone());
     for key in ["k", "new"] {
-        let error = order(&idempotency, key, 2).await.unwrap_err();
-        assert!(
-            error.to_string().contains("replica") && error.is_retryable(),
-            "{error}"
-        );
+        until("the error says that it is a replica", async || {
+            let error = order(&idempotency, key, 2).await.unwrap_err();
+            assert!(error.is_retryable(), "{error}");
+            error.to_string().contains("replica")
+        })
+        .await;
     }
     primary.kill().unwrap();
     replica.promote().await.unwrap();

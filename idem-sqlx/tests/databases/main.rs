@@ -187,6 +187,18 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         .unwrap_or_else(|_| panic!("not within {LONG:?}: {what}"));
 }
 
+/// Opens so many connections of a pool. `transaction` waits 1.8 s for one that it opens itself, and a
+/// busy machine may need longer for many at once.
+async fn opened<Db: sqlx::Database>(pool: &sqlx::Pool<Db>, connections: usize) {
+    let mut all = Vec::new();
+    for _ in 0..connections {
+        all.push(pool.acquire().await.unwrap());
+    }
+    drop(all);
+    let is_idle = async || pool.num_idle() >= connections;
+    until("all have been returned", is_idle).await;
+}
+
 /// How many connections a pool has lent.
 fn in_use<Db: sqlx::Database>(pool: &sqlx::Pool<Db>) -> usize {
     (pool.size() as usize).saturating_sub(pool.num_idle())

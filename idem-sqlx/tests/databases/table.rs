@@ -259,7 +259,8 @@ macro_rules! refused_in_a_transaction {
         for statement in $mark {
             sqlx::raw_sql(statement).execute(&pool).await.unwrap();
         }
-        let idempotency = runtime(<$Store>::new(pool.clone()));
+        let builder = <$Store>::builder(pool.clone());
+        let idempotency = runtime(builder.time_limit(crate::LONG).build());
         let operation = || idempotency.operation("orders").key("k");
         let refused = operation()
             .transaction(&pool, async |_| Ok::<u32, Error>(1))
@@ -316,13 +317,8 @@ async fn a_table_in_a_schema_of_postgres() {
     order(&runtime(store), "k", 1).await.unwrap();
     // The statements that teams run themselves.
     server.execute(idem_sqlx::PostgresStore::SCHEMA).await;
-    order(
-        &runtime(connected(async || idem_sqlx::PostgresStore::connect(server.url()).await).await),
-        "k",
-        2,
-    )
-    .await
-    .unwrap();
+    let usual = server.with_table("idem_records").await;
+    order(&runtime(usual), "k", 2).await.unwrap();
 }
 
 /// Rows of several partitions have the same place in their partition.

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::failed::{Failed, action};
 use crate::pools::{insert, mariadb, postgres, real_mysql, rows, sqlite};
-use crate::{in_use, until};
+use crate::{LONG, in_use, opened, until};
 
 macro_rules! over {
     ($module:ident, $Db:ty, $Pool:ty, $Store:ty, $setup:path, $begin:literal, $levels:expr) => {
@@ -31,7 +31,8 @@ macro_rules! over {
 
             /// As another process has it: this one expects a record at a key that it has claimed.
             fn another(pool: &$Pool) -> Idempotency {
-                Idempotency::new(<$Store>::new(pool.clone()))
+                let builder = <$Store>::builder(pool.clone());
+                Idempotency::new(builder.time_limit(LONG).build())
             }
 
             async fn begin(pool: &$Pool) -> Transaction<'static, $Db> {
@@ -315,6 +316,7 @@ macro_rules! over {
             /// calls have found nothing.
             async fn waiters(key: &'static str, commits: bool, habit: u32) {
                 let (pool, idempotency) = setup().await;
+                opened(&pool, 9).await;
                 for first in 0..habit {
                     let mut tx = begin(&pool).await;
                     call(&idempotency, &mut tx, &format!("{key}, {first}"))

@@ -204,18 +204,18 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_both_directions_and_n
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_postgres() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
-    let connect = async || idem::PostgresStore::connect(&server.url()).await;
-    connected(connect).await.migrate().await.unwrap();
-    share_outcomes(&server.url()).await;
+    let url = server.url();
+    connected(async || idem::PostgresStore::connect(&url).await?.migrate().await).await;
+    share_outcomes(&url).await;
 }
 
 #[cfg(feature = "mysql")]
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_mariadb() {
     let server = idem_testkit::MariaDbServer::start().await.unwrap();
-    let connect = async || idem::MySqlStore::connect(&server.url()).await;
-    connected(connect).await.migrate().await.unwrap();
-    share_outcomes(&server.url()).await;
+    let url = server.url();
+    connected(async || idem::MySqlStore::connect(&url).await?.migrate().await).await;
+    share_outcomes(&url).await;
 }
 
 #[cfg(feature = "sqlite")]
