@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::check::{Failure, Verdict, between, broken, same};
-use crate::handle::{Handle, soon};
+use crate::handle::{Handle, MOMENT, soon};
 use crate::subject::{DynSubject, Time};
 
 /// A length that never runs out by itself during a trial.
@@ -278,6 +278,11 @@ impl Bench {
 
     // Records.
 
+    /// That a record has this state then.
+    pub(crate) async fn then(&self, id: &RecordId, state: Option<RecordState>) -> Verdict {
+        same("the state then", self.state(id).await?, state)
+    }
+
     /// Claims what must be free.
     pub(crate) async fn own(&self, claim: &Claim) -> Result<u64, Failure> {
         match self.store.claim(claim).await? {
@@ -301,9 +306,8 @@ impl Bench {
     ) -> Result<Given, Failure> {
         let id = self.id()?;
         let mut claim = claim(&id).with_fingerprint(print);
-        let moment = Duration::from_millis(1);
         if state == RecordState::Abandoned {
-            claim.lease = moment;
+            claim.lease = MOMENT;
         }
         self.own(&claim).await?;
         let mut commit = commit(&claim, 1);
@@ -311,7 +315,7 @@ impl Bench {
             RecordState::Released => {
                 let _ = self.store.release(&release(&claim)).await?;
             }
-            RecordState::Abandoned => self.pass_until(moment, &id, Some(state)).await?,
+            RecordState::Abandoned => self.pass_until(MOMENT, &id, Some(state)).await?,
             RecordState::Committed => {
                 let _ = self.store.commit(&commit).await?;
             }

@@ -58,18 +58,41 @@ async fn ticks(mut left: Duration) {
     }
 }
 
+/// The length of a lease that is to run out at once.
+pub(crate) const MOMENT: Duration = Duration::from_millis(1);
+
 /// A handle. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Handle(StoreHandle, Option<Arc<dyn DynAdmin>>);
+pub(crate) struct Handle {
+    store: StoreHandle,
+    admin: Option<Arc<dyn DynAdmin>>,
+    /// Whether the store's time is that of a clock.
+    is_real: bool,
+}
 
 impl Handle {
-    pub(crate) fn new(store: impl Store) -> Self {
-        Self(store.into_handle(), None)
+    pub(crate) fn new(store: impl Store, is_real: bool) -> Self {
+        Self {
+            store: store.into_handle(),
+            admin: None,
+            is_real,
+        }
     }
 
     /// A handle for the trials of [`AdminStore`] too: of two handles on the same data.
-    pub(crate) fn of_admin(store: impl Store, admin: impl AdminStore) -> Self {
-        Self(store.into_handle(), Some(Arc::new(admin)))
+    pub(crate) fn with_admin(mut self, admin: impl AdminStore) -> Self {
+        self.admin = Some(Arc::new(admin));
+        self
+    }
+
+    /// The answer of a step, unless it is that no more than a moment is left of a lease. While it is
+    /// unsure of its server's clock, a store may find one alive that a look has seen run out. On a
+    /// real clock, the trial is tried again.
+    fn sure<T>(&self, answer: T, lease_left: Option<Duration>) -> Result<T, Failure> {
+        match lease_left {
+            Some(left) if left <= MOMENT && self.is_real => Err(Failure::delayed()),
+            _ => Ok(answer),
+        }
     }
 
     pub(crate) async fn list(&self, listing: &Listing) -> Result<Page, Failure> {
@@ -91,17 +114,27 @@ impl Handle {
         &self,
         intervention: &Intervention,
     ) -> Result<Intervened, Failure> {
-        Ok(soon("an intervention", self.admin()?.intervene(intervention)).await??)
+        let answer = soon("an intervention", self.admin()?.intervene(intervention)).await??;
+        let left = match answer {
+            Intervened::Alive { lease_left, .. } => Some(lease_left),
+            _ => None,
+        };
+        self.sure(answer, left)
     }
 
     fn admin(&self) -> Result<&dyn DynAdmin, Failure> {
-        self.1.as_deref().ok_or_else(|| {
+        self.admin.as_deref().ok_or_else(|| {
             broken("the store is tried as one that cannot list: a mistake in the suite")
         })
     }
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed, Failure> {
-        Ok(self.try_claim(claim).await??)
+        let answer = self.try_claim(claim).await??;
+        let left = match answer {
+            Claimed::InFlight { lease_left, .. } => Some(lease_left),
+            _ => None,
+        };
+        self.sure(answer, left)
     }
 
     pub(crate) async fn issue(&self, issue: &Issue) -> Result<Issued, Failure> {
@@ -119,7 +152,7 @@ impl Handle {
         &self,
         issues: &[Issue],
     ) -> Result<Vec<Result<Issued, StoreError>>, Failure> {
-        soon_for("an issue", issues.len(), self.0.issue(issues)).await
+        soon_for("an issue", issues.len(), self.store.issue(issues)).await
     }
 
     pub(crate) async fn commit(&self, commit: &Commit) -> Result<Ownership, Failure> {
@@ -141,7 +174,7 @@ impl Handle {
         &self,
         renewals: &[Renewal],
     ) -> Result<Vec<Result<Ownership, StoreError>>, Failure> {
-        soon_for("a renewal", renewals.len(), self.0.renew(renewals)).await
+        soon_for("a renewal", renewals.len(), self.store.renew(renewals)).await
     }
 
     pub(crate) async fn wait(
@@ -158,7 +191,12 @@ impl Handle {
     }
 
     pub(crate) async fn remove(&self, id: &RecordId) -> Result<Removed, Failure> {
-        Ok(self.try_remove(id).await??)
+        let answer = self.try_remove(id).await??;
+        let left = match answer {
+            Removed::InFlight { lease_left } => Some(lease_left),
+            _ => None,
+        };
+        self.sure(answer, left)
     }
 
     // The same with the store's own failures, for the trials of those.
@@ -167,21 +205,21 @@ impl Handle {
         &self,
         claim: &Claim,
     ) -> Result<Result<Claimed, StoreError>, Failure> {
-        soon("a claim", self.0.claim(claim)).await
+        soon("a claim", self.store.claim(claim)).await
     }
 
     pub(crate) async fn try_commit(
         &self,
         commit: &Commit,
     ) -> Result<Result<Ownership, StoreError>, Failure> {
-        soon("a commit", self.0.commit(commit)).await
+        soon("a commit", self.store.commit(commit)).await
     }
 
     pub(crate) async fn try_release(
         &self,
         release: &Release,
     ) -> Result<Result<Ownership, StoreError>, Failure> {
-        soon("a release", self.0.release(release)).await
+        soon("a release", self.store.release(release)).await
     }
 
     pub(crate) async fn try_wait(
@@ -190,21 +228,21 @@ impl Handle {
         attempt: u64,
         limit: Duration,
     ) -> Result<Result<(), StoreError>, Failure> {
-        soon_after("a wait", limit, self.0.wait(id, attempt, limit)).await
+        soon_after("a wait", limit, self.store.wait(id, attempt, limit)).await
     }
 
     pub(crate) async fn try_inspect(
         &self,
         id: &RecordId,
     ) -> Result<Result<Option<RecordInfo>, StoreError>, Failure> {
-        soon("an inspection", self.0.inspect(id)).await
+        soon("an inspection", self.store.inspect(id)).await
     }
 
     pub(crate) async fn try_remove(
         &self,
         id: &RecordId,
     ) -> Result<Result<Removed, StoreError>, Failure> {
-        soon("a removal", self.0.remove(id)).await
+        soon("a removal", self.store.remove(id)).await
     }
 }
 
@@ -228,5 +266,32 @@ impl<S: AdminStore> DynAdmin for S {
 
     fn intervene<'a>(&'a self, intervention: &'a Intervention) -> Answer<'a, Intervened> {
         Box::pin(AdminStore::intervene(self, intervention))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use idem_core::record::Owner;
+    use idem_core::{Key, MemoryStore};
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[tokio::test]
+    async fn a_moment_that_is_left_of_a_lease_is_no_answer_on_a_real_clock() {
+        for is_real in [false, true] {
+            // Nobody moves its clock, so the lease does not run out.
+            let handle = Handle::new(MemoryStore::with_clock(ManualClock::new()), is_real);
+            let id = RecordId::new("orders", &Key::encode("k").unwrap()).unwrap();
+            let claim = || Claim::new(id.clone(), Owner::generate(), MOMENT, MOMENT);
+            handle.claim(&claim()).await.unwrap();
+            for answer in [
+                handle.claim(&claim()).await.map(drop),
+                handle.remove(&id).await.map(drop),
+            ] {
+                assert_eq!(answer.is_err_and(|failure| failure.is_delay()), is_real);
+            }
+        }
     }
 }

@@ -241,8 +241,7 @@ impl<'a> Scene<'a> {
             }
             Line::Removes(caller, answer) => {
                 let found = self.handle(*caller).await?.remove(&self.id).await?;
-                let is_alive = matches!(found, Removed::InFlight { .. });
-                self.t.unless_alive(is_alive, same(what, &found, answer))
+                same(what, &found, answer)
             }
             Line::Issues(answer) => {
                 same(what, &self.t.store.issue(&issue(&self.id)).await?, answer)
@@ -320,9 +319,7 @@ impl<'a> Scene<'a> {
             _ => String::new(),
         };
         let wanted = format!("wanted {wanted:?}{outcome}");
-        let verdict = Err(broken(format!("{what}: {wanted}, got {found:?}")));
-        let is_alive = matches!(found, Claimed::InFlight { .. });
-        self.t.unless_alive(is_alive, verdict)
+        Err(broken(format!("{what}: {wanted}, got {found:?}")))
     }
 
     async fn commits(&mut self, what: &str, caller: Caller, wanted: Ownership) -> Verdict {

@@ -220,10 +220,8 @@ pub(crate) trait DynSubject: Send + Sync {
 impl<S: Subject> DynSubject for S {
     fn handle(&self) -> Boxed<'_, Handle> {
         Box::pin(async {
-            self.store()
-                .await
-                .map(Handle::new)
-                .map_err(Failure::subject)
+            let store = self.store().await.map_err(Failure::subject)?;
+            Ok(Handle::new(store, self.time().is_real()))
         })
     }
 
@@ -242,12 +240,8 @@ pub(crate) struct Admin<S>(pub(crate) S);
 impl<S: Subject<Store: AdminStore>> DynSubject for Admin<S> {
     fn handle(&self) -> Boxed<'_, Handle> {
         Box::pin(async {
-            let store = self.0.store().await;
-            let admin = self.0.store().await;
-            Ok(Handle::of_admin(
-                store.map_err(Failure::subject)?,
-                admin.map_err(Failure::subject)?,
-            ))
+            let admin = self.0.store().await.map_err(Failure::subject)?;
+            Ok(self.0.handle().await?.with_admin(admin))
         })
     }
 

@@ -139,9 +139,10 @@ fn a_shutdown_lets_bodies_end_commits_them_and_leaves_the_group() {
         &gate,
     );
     until(|| count(&log, "begins") == 1);
-    let stopping = std::thread::spawn(move || first.stop());
+    let Worker { stop, thread } = first;
+    stop.send(()).unwrap();
     gate.add_permits(1);
-    stopping.join().unwrap().unwrap();
+    thread.join().unwrap().unwrap();
     assert_eq!(cluster.committed(0), Some(1));
     assert_eq!(
         log.all(),

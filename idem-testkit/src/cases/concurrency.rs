@@ -198,7 +198,7 @@ pub(super) const TRIALS: &[Trial] = &[
                     &format!("a commit beside a take-over: {committed:?} and {claimed:?}"),
                     right,
                 )?;
-                same("the state then", t.state(&id).await?, Some(then))?;
+                t.then(&id, Some(then)).await?;
             }
             Ok(())
         })
@@ -294,11 +294,7 @@ pub(super) const TRIALS: &[Trial] = &[
                         from: found,
                     },
                 )?;
-                same(
-                    "the state then",
-                    t.state(&id).await?,
-                    Some(RecordState::InFlight),
-                )?;
+                t.then(&id, Some(RecordState::InFlight)).await?;
             }
             Ok(())
         })

@@ -8,6 +8,7 @@ use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordId, RecordState
 
 use crate::bench::{Bench, LONG, abandon, claim, renewal, undo};
 use crate::check::{Verdict, same};
+use crate::handle::MOMENT;
 use crate::script::Answer::{FindsAbandoned, FindsInFlight, Mismatch, Owned};
 use crate::script::Line::{Claims, Commits, Given, GivenWith, Look, Unchanged, Undoes};
 use crate::script::With::{AtMost, Print, TakeOverAfter};
@@ -42,11 +43,7 @@ pub(super) const TRIALS: &[Trial] = &[
                         from: Origin::Abandoned,
                     },
                 )?;
-                same(
-                    "the state then",
-                    t.state(&given.id).await?,
-                    Some(RecordState::InFlight),
-                )
+                t.then(&given.id, Some(RecordState::InFlight)).await
             })
         },
     ),
@@ -138,8 +135,6 @@ pub(super) const TRIALS: &[Trial] = &[
         ],
     ),
 ];
-
-const MOMENT: Duration = Duration::from_millis(1);
 
 /// A claim that takes over what nothing was heard of for so long.
 fn after(id: &RecordId, silent: Duration) -> Claim {

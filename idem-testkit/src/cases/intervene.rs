@@ -25,7 +25,7 @@ pub(super) const TRIALS: &[Trial] = &[
                     Intervened::Nothing,
                 )?;
             }
-            same("the state then", t.state(&id).await?, None)
+            t.then(&id, None).await
         })
     }),
     code(
@@ -155,11 +155,7 @@ pub(super) const TRIALS: &[Trial] = &[
                     .intervene(&Intervention::release(given.id.clone()))
                     .await?;
                 same("releasing", released, Intervened::Done { attempt: 1 })?;
-                same(
-                    "the state then",
-                    t.state(&given.id).await?,
-                    Some(RecordState::Released),
-                )?;
+                t.then(&given.id, Some(RecordState::Released)).await?;
                 late_owner_is_lost(t, &given).await?;
                 // Not even the fingerprint is kept.
                 let next = claim(&given.id)
@@ -199,7 +195,7 @@ pub(super) const TRIALS: &[Trial] = &[
                     .intervene(&Intervention::forget(given.id.clone()))
                     .await?;
                 same("forgetting", forgotten, Intervened::Done { attempt: 1 })?;
-                same("the state then", t.state(&given.id).await?, None)?;
+                t.then(&given.id, None).await?;
                 late_owner_is_lost(t, &given).await?;
                 let answer = t.store.claim(&claim(&given.id)).await?;
                 same(
@@ -274,7 +270,7 @@ pub(super) const TRIALS: &[Trial] = &[
                         t.store.intervene(&wish).await?,
                         Intervened::Done { attempt: 1 },
                     )?;
-                    same("the state then", t.state(&given.id).await?, state)?;
+                    t.then(&given.id, state).await?;
                     late_owner_is_lost(t, &given).await?;
                 }
                 Ok(())
@@ -374,11 +370,7 @@ pub(super) const TRIALS: &[Trial] = &[
                     t.store.intervene(&seen.force(true)).await?,
                     Intervened::Changed { attempt: 2 },
                 )?;
-                same(
-                    "the state then",
-                    t.state(&given.id).await?,
-                    Some(RecordState::InFlight),
-                )
+                t.then(&given.id, Some(RecordState::InFlight)).await
             })
         },
     ),

@@ -149,7 +149,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 t.store.release(&release(&first)).await?,
                 Ownership::Lost,
             )?;
-            same("the state then", t.state(&first.id).await?, None)?;
+            t.then(&first.id, None).await?;
             same(
                 "a removal",
                 t.store.remove(&first.id).await?,

@@ -107,11 +107,7 @@ pub(super) const TRIALS: &[Trial] = &[
                         .await?,
                     Ownership::Held,
                 )?;
-                same(
-                    "the state then",
-                    t.state(&claim.id).await?,
-                    Some(RecordState::Committed),
-                )?;
+                t.then(&claim.id, Some(RecordState::Committed)).await?;
             }
             t.own(&first).await?;
             same(
@@ -119,11 +115,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 t.store.release(&release(&first)).await?,
                 Ownership::Held,
             )?;
-            same(
-                "the state then",
-                t.state(&first.id).await?,
-                Some(RecordState::Released),
-            )?;
+            t.then(&first.id, Some(RecordState::Released)).await?;
             same(
                 "the trace of a released record",
                 seen(t, &first.id).await?,

@@ -165,11 +165,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 let claims = chain(t, 6).await?;
                 for last in claims[1..].iter().rev() {
                     t.store.release(&undo(last)).await?;
-                    same(
-                        "the state then",
-                        t.state(&last.id).await?,
-                        Some(RecordState::Abandoned),
-                    )?;
+                    t.then(&last.id, Some(RecordState::Abandoned)).await?;
                 }
                 let answer = t
                     .store

@@ -17,7 +17,7 @@ pub(super) const TRIALS: &[Trial] = &[
         Box::pin(async move {
             let id = t.id()?;
             returns_at_once(t, &id, 1).await?;
-            same("the state then", t.state(&id).await?, None)
+            t.then(&id, None).await
         })
     }),
     code("wait::for_a_released_record_returns_at_once", |t| {
@@ -56,11 +56,7 @@ pub(super) const TRIALS: &[Trial] = &[
             let task = begun(&t.store, &given.id, 1, limit).await;
             t.pass(limit).await;
             task.ends_soon("a wait whose limit has passed").await?;
-            same(
-                "the state then",
-                t.state(&given.id).await?,
-                Some(RecordState::InFlight),
-            )
+            t.then(&given.id, Some(RecordState::InFlight)).await
         })
     }),
     code("wait::of_no_length_ends", |t| {
@@ -375,7 +371,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 let answer = t.store.remove(&first.id).await?;
                 let is_alive = matches!(answer, Removed::InFlight { .. });
                 t.unless_alive(is_alive, same("the removal", answer, Removed::Removed))?;
-                same("the state then", t.state(&first.id).await?, None)
+                t.then(&first.id, None).await
             })
         },
     ),
