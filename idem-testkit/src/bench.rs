@@ -228,6 +228,14 @@ impl Bench {
         }
     }
 
+    /// A failure, unless the trial took so long that a lease may have run out which never does.
+    pub(crate) fn in_time(&self, failure: Failure) -> Failure {
+        if self.time.is_real() && self.now() >= LONG {
+            return Failure::delayed();
+        }
+        failure
+    }
+
     /// A verdict that counts only if it was reached within a length since a moment.
     pub(crate) fn within(&self, length: Duration, since: Moment, verdict: Verdict) -> Verdict {
         verdict.or_else(|failure| self.still(length, since).and(Err(failure)))

@@ -102,10 +102,11 @@ impl Trial {
             let (subject, time) = subjects();
             let verdict = async {
                 let bench = Bench::new(subject, time, scale).await?;
-                match self.steps {
+                let verdict = match self.steps {
                     Steps::Lines(lines) => script::play(&bench, lines).await,
                     Steps::Code(code) => code(&bench).await,
-                }
+                };
+                verdict.map_err(|failure| bench.in_time(failure))
             };
             match verdict.await {
                 Ok(()) => return Ok(Outcome::Passed),
