@@ -267,8 +267,14 @@ async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted
     for key in ["k", "new"] {
         until("the error says that it is a replica", async || {
             let error = order(&idempotency, key, 2).await.unwrap_err();
+            let said = error.to_string();
+            // A busy machine may need longer than the usual limits of this store.
+            assert!(
+                said.contains("replica") || said.contains(" within "),
+                "{error}"
+            );
             assert!(error.is_retryable(), "{error}");
-            error.to_string().contains("replica")
+            said.contains("replica")
         })
         .await;
     }

@@ -3,7 +3,7 @@
 
 use idem_core::{Error, Idempotency};
 use idem_sqlx::sqlx::mysql::MySqlPoolOptions;
-use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
+use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy};
 use tokio::task::JoinSet;
@@ -215,8 +215,7 @@ async fn a_waiter_listens_at_the_promoted_server() {
         .await
         .unwrap();
     let url = old.app_through(&proxy);
-    let pool = PgPool::connect(&url).await.unwrap();
-    let waiter = runtime(PostgresStore::builder(pool).time_limit(LONG).build());
+    let waiter = runtime(connected(async || PostgresStore::connect(&url).await).await);
     let listeners = format!("SELECT count(*) {LISTENERS}");
     answered_after(&owner, &waiter, "before", HELD).await;
     until("it listens", async || old.number(&listeners).await == 1).await;
