@@ -267,9 +267,10 @@ impl Case {
 
     /// Gives how long the next caller waited for its answer.
     async fn run(&self) -> Duration {
-        let (at, leaves, _, _, bodies, first_gets) = *self.row;
+        let (at, leaves, _, soon, bodies, first_gets) = *self.row;
         let holder = self.set_up().await;
         let moment = self.script();
+        let began = Instant::now();
         let mut first = First::begin(self.call(), self.death).await;
         let reached = async {
             if let (At::Woken(leg), Some(holder)) = (at, &holder) {
@@ -299,9 +300,13 @@ impl Case {
 
         let next_got = self.next().await;
         let took = since.elapsed();
+        assert!(
+            soon == Soon::Sooner || began.elapsed() >= SHORT_LEASE,
+            "the next caller came before the end of the lease"
+        );
 
         if let (Death::Stopped, Caller::There(process)) = (self.death, &first.caller) {
-            process.go_on().await;
+            process.go_on();
             self.gate.open();
         }
         if !first_gets.is_empty() {

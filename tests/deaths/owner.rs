@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use idem::{Error, ErrorAction, Idempotency, Outcome, Retry};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::Notify;
 
@@ -177,16 +177,41 @@ pub(crate) struct Process {
 
 /// Ends this process with its parent, which holds its standard input.
 pub(crate) fn end_with_parent() {
-    std::thread::spawn(|| {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    stop_or_end_with_parent(|| {});
+}
+
+/// The same, and calls `stop` for each line of the parent.
+fn stop_or_end_with_parent(stop: impl Fn() + Send + 'static) {
+    std::thread::spawn(move || {
+        std::io::stdin()
+            .lines()
+            .map_while(Result::ok)
+            .for_each(|_| stop());
         std::process::exit(1);
     });
+}
+
+/// Stops this process when asked to. In the task of a call, that is between two polls of its body:
+/// a poll that has begun goes on with the process, and no library can prevent that.
+async fn stop_when_asked(asked: Arc<Notify>) -> ! {
+    loop {
+        asked.notified().await;
+        signal("-STOP", std::process::id());
+    }
+}
+
+fn signal(signal: &str, process: u32) {
+    let mut kill = std::process::Command::new("kill");
+    let sent = kill.args([signal, &process.to_string()]).status();
+    assert!(sent.unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "this is the process that dies in the tests beside it, which start it"]
 async fn process() {
-    end_with_parent();
+    let asked = Arc::new(Notify::new());
+    let stop = asked.clone();
+    stop_or_end_with_parent(move || stop.notify_one());
     let variable = |name: &str| std::env::var(format!("OWNER_{name}")).unwrap();
     let call = Call {
         url: variable("URL"),
@@ -200,7 +225,12 @@ async fn process() {
         lease: Duration::from_millis(variable("LEASE").parse().unwrap()),
     };
     let idempotency = call.runtime().await;
-    println!("\nended {}", call.carry_out(idempotency).await);
+    let ended = tokio::select! {
+        biased;
+        never = stop_when_asked(asked) => never,
+        ended = call.carry_out(idempotency) => ended,
+    };
+    println!("\nended {ended}");
 }
 
 impl Process {
@@ -228,9 +258,10 @@ impl Process {
         self.child.kill().await.unwrap();
     }
 
-    /// Stops it, and returns when it stands still.
-    pub(crate) async fn stop(&self) {
-        self.signal("-STOP").await;
+    /// Has it stop itself, and returns when it stands still.
+    pub(crate) async fn stop(&mut self) {
+        let asks = self.child.stdin.as_mut().unwrap();
+        asks.write_all(b"stop\n").await.unwrap();
         eventually("the process is stopped", async || self.stands_still()).await;
     }
 
@@ -247,8 +278,8 @@ impl Process {
     }
 
     /// Lets it go on.
-    pub(crate) async fn go_on(&self) {
-        self.signal("-CONT").await;
+    pub(crate) fn go_on(&self) {
+        signal("-CONT", self.child.id().unwrap());
     }
 
     /// How its call ended.
@@ -262,17 +293,5 @@ impl Process {
                 return ended.to_owned();
             }
         }
-    }
-
-    async fn signal(&self, signal: &str) {
-        let pid = self.child.id().unwrap().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &pid])
-                .status()
-                .await
-                .unwrap()
-                .success()
-        );
     }
 }

@@ -120,6 +120,8 @@ pub(crate) async fn on_order(key: MessageKey, mail: Mail) -> Result<(), HandleEr
             while !open.exists() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
+            // A poll in which the process was stopped goes on with it. The next one is refused.
+            tokio::task::yield_now().await;
         }
         Kind::Crashes => std::process::abort(),
         _ => tokio::time::sleep(Duration::from_millis(2)).await,
