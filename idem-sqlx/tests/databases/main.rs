@@ -175,6 +175,29 @@ async fn connected<S, E: std::fmt::Debug>(connect: impl AsyncFn() -> Result<S, E
     connect().await.unwrap()
 }
 
+/// The answer of a call, which may need several tries if its store has the usual limits: they are
+/// short for a machine that does much else. No other error is left out.
+async fn answer<T>(call: impl AsyncFn() -> Result<T, idem_core::Error>) -> T {
+    loop {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(error.to_string().contains(" within "), "{error}"),
+        }
+    }
+}
+
+/// The error of a call, which says why; after such tries.
+async fn refusal(idempotency: &Idempotency, key: &str, why: &str) -> idem_core::Error {
+    let refused = async || {
+        let error = order(idempotency, key, 1).await.unwrap_err();
+        if error.to_string().contains(why) {
+            return Ok(error);
+        }
+        Err(error)
+    };
+    answer(refused).await
+}
+
 /// Waits until something is so, and says what was waited for if it never is.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let looking = async {
@@ -185,18 +208,6 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(LONG, looking)
         .await
         .unwrap_or_else(|_| panic!("not within {LONG:?}: {what}"));
-}
-
-/// Opens so many connections of a pool. `transaction` waits 1.8 s for one that it opens itself, and a
-/// busy machine may need longer for many at once.
-async fn opened<Db: sqlx::Database>(pool: &sqlx::Pool<Db>, connections: usize) {
-    let mut all = Vec::new();
-    for _ in 0..connections {
-        all.push(pool.acquire().await.unwrap());
-    }
-    drop(all);
-    let is_idle = async || pool.num_idle() >= connections;
-    until("all have been returned", is_idle).await;
 }
 
 /// How many connections a pool has lent.

@@ -4,9 +4,11 @@ use idem_core::{Error, Idempotency};
 use idem_sqlx::PostgresStore;
 use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_sqlx::sqlx::{self, Postgres, Transaction};
+use idem_testkit::{PostgresServer, Proxy};
 
 use crate::TWO_SECONDS;
 use crate::failed::Failed;
+use crate::own::Database;
 use crate::pools::{insert, postgres};
 
 #[tokio::test]
@@ -80,6 +82,39 @@ async fn an_annotated_function_records_in_the_transaction_and_can_be_spawned() {
         .await
         .unwrap();
     assert_eq!(rows, 1);
+}
+
+#[tokio::test]
+async fn a_transaction_waits_for_a_slow_connection_as_its_store_says() {
+    let database = Database::<PostgresServer>::create().await;
+    let store = database.store().await;
+    let address = format!("127.0.0.1:{}", database.port());
+    let proxy = Proxy::start_opaque(&address).await.unwrap();
+    // Longer than a store of the usual limit waits.
+    proxy.delay_connections(TWO_SECONDS * 5 / 4);
+    let url = database.url_through(proxy.address().port());
+    let pool = PgPoolOptions::new().connect_lazy(&url).unwrap();
+    let idempotency = Idempotency::new(store);
+    let called = idempotency.operation("tx").key("slow");
+    let called = called.transaction(&pool, async |_| Ok::<u32, Error>(7));
+    assert_eq!(called.await.unwrap().into_inner(), 7);
+}
+
+#[tokio::test]
+async fn a_transaction_waits_for_its_turn_at_a_busy_pool_longer_than_for_a_connection() {
+    let database = Database::<PostgresServer>::create().await;
+    let idempotency = Idempotency::new(database.own_store().await);
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(&database.url()).await.unwrap();
+    let held = pool.acquire().await.unwrap();
+    let called = idempotency.operation("tx").key("busy");
+    let called = called.transaction(&pool, async |_| Ok::<u32, Error>(7));
+    let returns = async {
+        tokio::time::sleep(TWO_SECONDS * 5 / 4).await;
+        drop(held);
+    };
+    let (called, ()) = tokio::join!(called, returns);
+    assert_eq!(called.unwrap().into_inner(), 7);
 }
 
 mod quiet {

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::failed::{Failed, action};
 use crate::pools::{insert, mariadb, postgres, real_mysql, rows, sqlite};
-use crate::{LONG, in_use, opened, until};
+use crate::{LONG, in_use, until};
 
 macro_rules! over {
     ($module:ident, $Db:ty, $Pool:ty, $Store:ty, $setup:path, $begin:literal, $levels:expr) => {
@@ -316,7 +316,6 @@ macro_rules! over {
             /// calls have found nothing.
             async fn waiters(key: &'static str, commits: bool, habit: u32) {
                 let (pool, idempotency) = setup().await;
-                opened(&pool, 9).await;
                 for first in 0..habit {
                     let mut tx = begin(&pool).await;
                     call(&idempotency, &mut tx, &format!("{key}, {first}"))

@@ -47,7 +47,8 @@ use super::dialect::{Conn, Dialect, ErrorClass, Schema};
 use crate::table::Table;
 use crate::waiters::LocalWaiters;
 
-/// How long connecting may take at the start, and for a transaction. No step waits longer there.
+/// How long connecting may take at the start, and at least for a transaction. No step waits longer
+/// there.
 pub(crate) const CONNECT_WAIT: Duration = Duration::from_millis(1800);
 /// How much longer the caller waits for the runtime that carries the step out.
 const GRACE: Duration = Duration::from_millis(100);
@@ -146,6 +147,12 @@ impl<D: Dialect> Executor<D> {
             background: BackgroundTasks::default(),
             stale_begins: AtomicU32::new(0),
         })
+    }
+
+    /// How long a transaction waits for a connection that it opens, and for the answer to its BEGIN.
+    /// Twice as long as a step, so a limit for a slow database holds there too.
+    pub(crate) fn connect_wait(&self) -> Duration {
+        self.limit.saturating_mul(2).max(CONNECT_WAIT)
     }
 
     fn options(&self, resend: Resend) -> StepOptions {

@@ -79,7 +79,7 @@ async fn begin_for<D: Dialect>(
         Some(name) => Some(composed(format!("{name}; START TRANSACTION"))),
         None => D::BEGIN_AS_WRITER.map(fixed),
     };
-    begin_by::<D>(pool, statement, is_used_once).await
+    begin_by::<D>(pool, statement, is_used_once, executor.connect_wait()).await
 }
 
 /// Begins a transaction with a claim that expects nothing and waits for nobody. `None`: it has
@@ -92,7 +92,8 @@ async fn begin_at_once<D: Dialect>(
     first: &InFlight,
 ) -> Result<Opened<Transaction<'static, D::Db>>, StoreError> {
     let is_used_once = executor.close_stale(pool);
-    let mut transaction = begin_by::<D>(pool, D::BEGIN_AS_WRITER.map(fixed), is_used_once).await?;
+    let (statement, wait) = (D::BEGIN_AS_WRITER.map(fixed), executor.connect_wait());
+    let mut transaction = begin_by::<D>(pool, statement, is_used_once, wait).await?;
     match claim_at_once(executor, &mut transaction, claim, first).await {
         Ok(row @ Some(_)) => return Ok(Opened { transaction, row }),
         Err(error) if matches!(classify::<D>(&error), ErrorClass::Refused(_)) => {
@@ -121,19 +122,17 @@ async fn find_outcome<D: Dialect>(
         return Ok(None);
     }
     let place = D::place(&pool.connect_options());
-    let mut connection = connected::<D>(pool, &place)
-        .await
-        .map_err(StoreError::unsent)?;
+    let wait = executor.connect_wait();
+    let mut connection = connected::<D>(pool, &place, wait).await?;
     if Manager::<D>::get_transaction_depth(&connection) > 0 {
         return Ok(None);
     }
     let finding = executor.within.find(&mut connection, &claim.id);
     let found = match D::BEGIN_AS_WRITER {
         Some(_) => finding.await,
-        None => match timeout(CONNECT_WAIT, finding).await {
-            Ok(found) => found,
-            Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
-        },
+        None => timeout(wait, finding)
+            .await
+            .map_err(|_| errors::timed_out::<D>(&place, wait).unsent())?,
     };
     // A read that fails, or cannot be understood, is left to the claim: it meets the same error, or
     // a connection that works.
@@ -163,7 +162,7 @@ pub(crate) async fn begin_with<D: Dialect>(
     pool: &Pool<D::Db>,
     statement: Option<&'static str>,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
-    begin_by::<D>(pool, statement.map(fixed), false).await
+    begin_by::<D>(pool, statement.map(fixed), false, CONNECT_WAIT).await
 }
 
 #[allow(
@@ -174,14 +173,13 @@ async fn begin_by<D: Dialect>(
     pool: &Pool<D::Db>,
     statement: Option<Beginning>,
     is_used_once: bool,
+    wait: Duration,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
     // After a restart of the server, each idle connection of the pool is lost.
     let mut losses = pool.options().get_max_connections().saturating_add(1);
     loop {
-        let mut connection = connected::<D>(pool, &place)
-            .await
-            .map_err(StoreError::unsent)?;
+        let mut connection = connected::<D>(pool, &place, wait).await?;
         // If a future was dropped when the database had ended its transaction, sqlx still counts
         // it.
         if Manager::<D>::get_transaction_depth(&connection) > 0 {
@@ -196,10 +194,9 @@ async fn begin_by<D: Dialect>(
             // A writer waits for the others as long as its connection says. SQLite rolls back what
             // nobody waits for; a task would keep the writer until its runtime is driven again.
             Some(_) => beginning.await,
-            None => match timeout(CONNECT_WAIT, ToItsEnd::new(beginning)).await {
-                Ok(begun) => begun,
-                Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
-            },
+            None => timeout(wait, ToItsEnd::new(beginning))
+                .await
+                .map_err(|_| errors::timed_out::<D>(&place, wait).unsent())?,
         };
         match begun {
             Ok(transaction) => return Ok(transaction),
@@ -270,21 +267,24 @@ fn not_begun<D: Dialect>(place: &str, waited: Duration, error: sqlx::Error) -> S
     }
 }
 
-/// Waits for a connection as long as the pool is configured to, unless the database is unreachable.
+/// Waits for a connection as long as the pool is configured to, unless the database is unreachable:
+/// then for `wait`.
 async fn connected<D: Dialect>(
     pool: &Pool<D::Db>,
     place: &str,
+    wait: Duration,
 ) -> Result<PoolConnection<D::Db>, StoreError> {
-    let is_exhausted = || pool.size() >= pool.options().get_max_connections() && !has_idle(pool);
-    // If the pool has room, this call opens the connection, which then counts as one in use.
-    let opens = !is_exhausted();
+    let has_room = || pool.size() < pool.options().get_max_connections();
+    // Then this call opens the connection, which counts as one in use.
+    let opens = has_room() || has_idle(pool);
     let mut acquiring = std::pin::pin!(pool.acquire());
     loop {
-        match timeout(CONNECT_WAIT, acquiring.as_mut()).await {
+        match timeout(wait, acquiring.as_mut()).await {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => return Err(errors::unconnected::<D>(place, error)),
-            Err(_) if opens || !is_exhausted() => {
-                return Err(errors::unconnected_in_time::<D>(place, CONNECT_WAIT, false));
+            Ok(Err(error)) => return Err(errors::unconnected::<D>(place, error).unsent()),
+            // One that is idle now is on its way to a call.
+            Err(_) if opens || has_room() => {
+                return Err(errors::unconnected_in_time::<D>(place, wait, false).unsent());
             }
             Err(_) => {}
         }

@@ -14,7 +14,7 @@ use tokio::sync::{Barrier, Notify};
 
 use crate::failed::{Failed, action};
 use crate::pools::{insert, on_mariadb, on_postgres, on_sqlite};
-use crate::{LONG, Server as _, in_use, opened, until};
+use crate::{LONG, Server as _, in_use, until};
 
 /// How many calls wait for a key.
 const WAITERS: usize = 4;
@@ -132,7 +132,6 @@ macro_rules! rows {
                     key: &str,
                     ran: &Arc<AtomicU32>,
                 ) -> Vec<tokio::task::JoinHandle<Outcome<u32>>> {
-                    opened(&self.pool, WAITERS).await;
                     let calls = (0..WAITERS).map(|_| {
                         let world = self.clone();
                         let key = key.to_owned();
