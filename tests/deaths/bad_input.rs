@@ -225,7 +225,7 @@ async fn p1_a_record_that_is_changed_under_a_running_body_stops_it_or_refuses_it
     assert_eq!(world.text().await, b"somebody else's");
 
     world.send(&[b"DEL", KEY.as_bytes()]).await;
-    let value = world.operation().lease(LEASE).run(async || {
+    let value = world.operation().run(async || {
         world.plant(b"somebody else's").await;
         Res::Ok(1)
     });

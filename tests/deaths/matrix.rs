@@ -476,7 +476,7 @@ impl Case {
                     self.proxy.cut();
                     // Until the connection has ended; were it longer or shorter, the case would be
                     // another one of the same kind.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(Duration::from_millis(200)).await;
                     self.proxy.restore();
                 }
             }

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idem::{Error, ErrorAction, Idempotency, Outcome, Retry};
 use serde::{Deserialize, Serialize};
@@ -143,16 +143,16 @@ async fn body(log: Arc<Log>, does: Does, lease: Duration) -> Result<u64, Failure
     const TICK: Duration = Duration::from_millis(50);
     let attempt = idem::current().unwrap().attempt();
     log.begins(attempt);
-    let mut left = match does {
+    let length = match does {
         Does::Fails | Does::Pauses => return Err(Failure::Declined),
         Does::GoesOn => lease * 3 / 2,
-        Does::NeverEnds | Does::Detaches => LONG,
+        Does::NeverEnds | Does::Detaches => LONG * 3,
         _ => Duration::ZERO,
     };
-    while !left.is_zero() {
+    let begun = Instant::now();
+    while begun.elapsed() < length {
         tokio::time::sleep(TICK).await;
         log.goes_on(attempt);
-        left = left.saturating_sub(TICK);
     }
     Ok(attempt)
 }

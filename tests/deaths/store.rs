@@ -185,12 +185,11 @@ async fn p8_a_detached_body_survives_its_caller_and_the_loss_of_both_its_replies
     }
     let begun = Arc::new(Notify::new());
     let go = Arc::new(Notify::new());
+    let near = Idempotency::new(patient_store(&world.proxy.url()).await);
     let call = {
         let begun = begun.clone();
         let go = go.clone();
-        world
-            .near
-            .operation("detached")
+        near.operation("detached")
             .key("k")
             .lease(LONG)
             .run_detached(move || async move {

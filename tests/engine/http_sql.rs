@@ -378,7 +378,7 @@ async fn p9_a_response_that_is_too_large_for_the_store_is_recorded_as_done_witho
         };
         let layer = layer(&idempotency)
             .max_body(64 << 20)
-            .lease(Duration::from_secs(1));
+            .lease(Duration::from_secs(3));
         let app = Router::new().route("/charges", post(handler)).layer(layer);
         let key = &*size.to_string();
         let first = send(&app, request(key)).await;

@@ -223,7 +223,7 @@ crate::over_all_stores! {
         let value = one
             .operation("p9.commit")
             .key("k")
-            .lease(LEASE * 3)
+            .lease(LEASE * 6)
             .run(async || Res::Ok(5))
             .await
             .unwrap();
@@ -232,7 +232,7 @@ crate::over_all_stores! {
         let early = two
             .operation("p9.commit")
             .key("k")
-            .wait(LEASE * 4)
+            .wait(LEASE * 7)
             .run(async || Res::Ok(6))
             .await;
         assert!(matches!(early, Err(Error::InFlight { .. })), "{early:?}");

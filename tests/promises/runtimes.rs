@@ -115,7 +115,7 @@ crate::over_all_stores! {
             let idempotency = idempotency.clone();
             elsewhere(move || {
                 parked()
-                    .block_on(call(&idempotency, OPERATION, "k").begin())
+                    .block_on(call(&idempotency, OPERATION, "k").lease(LEASE * 5).begin())
                     .unwrap()
             })
             .await
@@ -126,7 +126,8 @@ crate::over_all_stores! {
         tokio::time::timeout(LONG, lease.lost())
             .await
             .expect("its keeper has ended with its runtime");
-        let next = call(&idempotency, OPERATION, "k").begin().await.unwrap();
+        let next = call(&idempotency, OPERATION, "k").lease(LEASE * 5);
+        let next = next.begin().await.unwrap();
         assert!(matches!(next, Begin::Execute(next) if next.attempt() == 2));
     }
 }
@@ -173,7 +174,8 @@ mod quiet {
                     };
                     elsewhere(ending).await;
                     let body = async || bodies.run(async { Res::Ok(2) }).await;
-                    let next = call(&idempotency, OPERATION, &key).run(body).await.unwrap();
+                    let next = call(&idempotency, OPERATION, &key).lease(LEASE * 5);
+                    let next = next.run(body).await.unwrap();
                     if recorded.load(Ordering::SeqCst) == 1 {
                         assert_eq!(next.into_inner(), 1, "{key}: P2");
                     } else {

@@ -94,7 +94,7 @@ async fn real_kafka_a_message_that_ends_its_process_is_put_aside_and_the_others_
     let mut ends = 0;
     let worker = loop {
         // One body at a time, so that nothing dies with it.
-        let mut worker = Worker::start(&url, &redis, 1, &says, "2s", folder.path());
+        let mut worker = Worker::start(&url, &redis, 1, &says, "5s", folder.path());
         let settled = async {
             while kafka.left().await > 0 {
                 tokio::time::sleep(Duration::from_millis(100)).await;

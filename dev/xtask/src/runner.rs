@@ -53,9 +53,11 @@ struct Special {
     patience: Duration,
 }
 
-const SPECIAL: [Special; 9] = [
+const SPECIAL: [Special; 10] = [
     // The conformance suites take turns, a minute each.
     special("idem-sqlx::databases", Some(THREADS), false, 10),
+    // Deaths of four stores that take turns, and end at about the same time.
+    special("idem-tests::deaths", Some(THREADS), false, 10),
     // Storms of messages, which take longer at night.
     special("idem-tests::queues", Some(THREADS), false, 40),
     // The compiler keeps every core busy.

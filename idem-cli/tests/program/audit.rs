@@ -10,11 +10,11 @@ use idem_testkit::RedisServer;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Ended, LIMIT, OPERATION, Started, charge, command, idem, idem_answering, runtime, until,
+    Ended, LIMIT, OPERATION, Started, charge, command, folder, idem, idem_answering, runtime, until,
 };
 
 async fn sqlite() -> (tempfile::TempDir, String) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     charge(&runtime(&url).await, "k").await.unwrap();
     (dir, url)

@@ -10,13 +10,14 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{
-    Ended, OPERATION, Started, charge, command, idem, idem_answering, killed_worker, runtime,
+    Ended, OPERATION, Started, charge, command, folder, idem, idem_answering, killed_worker,
+    runtime,
 };
 
 const URL: &str = "redis://user:hunter2@host:6379/0";
 
 async fn sqlite() -> (tempfile::TempDir, String, Idempotency) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     let idempotency = runtime(&url).await;
     (dir, url, idempotency)
@@ -262,7 +263,7 @@ async fn a_store_that_is_away_ends_with_5_and_shows_no_password() {
 
 #[tokio::test]
 async fn a_database_without_the_table_ends_with_5_and_nothing_is_created() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let file = dir.path().join("other.db");
     std::fs::write(&file, "").unwrap();
     let url = format!("sqlite://{}", file.display());

@@ -4,7 +4,7 @@ use idem_sqlx::sqlx::mysql::MySqlPoolOptions;
 use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_testkit::RedisServer;
 
-use crate::support::{idem, runtime, until};
+use crate::support::{folder, idem, runtime, until};
 
 #[tokio::test]
 async fn a_redis_that_evicts_or_forgets_is_found_and_one_that_is_repaired_is_not() {
@@ -202,7 +202,7 @@ pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
 
 #[tokio::test]
 async fn a_sqlite_file_that_is_not_in_wal_mode_is_found() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     runtime(&url).await;
     idem(&url, &["doctor"]).with(0);

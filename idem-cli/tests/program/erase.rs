@@ -4,7 +4,7 @@ use idem_core::{Idempotency, KeyPart};
 use idem_testkit::RedisServer;
 use serde_json::{Value, json};
 
-use crate::support::{Ended, idem, idem_answering, runtime};
+use crate::support::{Ended, folder, idem, idem_answering, runtime};
 
 async fn done<K: KeyPart>(idempotency: &Idempotency, operation: &'static str, key: K) {
     let call = idempotency.operation(operation).key(&key);
@@ -128,13 +128,13 @@ async fn a_tenant_is_listed_and_erased_in_redis() {
 
 #[tokio::test]
 async fn a_tenant_is_listed_and_erased_in_sqlite() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     a_tenant_is_listed_and_erased(&format!("sqlite://{}/idem.db", dir.path().display())).await;
 }
 
 #[tokio::test]
 async fn a_filter_that_has_every_key_asks_whatever_the_arguments_say() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     fill(&url).await;
     for args in [
@@ -165,7 +165,7 @@ async fn a_filter_that_has_every_key_asks_whatever_the_arguments_say() {
 
 #[tokio::test]
 async fn keys_that_no_filter_sees_are_named_where_they_are_passed_over() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     let idempotency = runtime(&url).await;
     let long = format!("user-7-{}", "k".repeat(300));
@@ -195,7 +195,7 @@ async fn keys_that_no_filter_sees_are_named_where_they_are_passed_over() {
 
 #[tokio::test]
 async fn a_key_is_purged_by_its_text_and_not_by_the_text_that_a_listing_shows() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     let idempotency = runtime(&url).await;
     for key in ["user 7", "a:b", "100%"] {
@@ -222,7 +222,7 @@ async fn a_key_is_purged_by_its_text_and_not_by_the_text_that_a_listing_shows() 
 
 #[tokio::test]
 async fn a_key_is_typed_as_it_is_shown_and_json_hides_none_of_it() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     let idempotency = runtime(&url).await;
     let typed = [

@@ -5,14 +5,14 @@ use std::time::Duration;
 use idem_core::Error;
 use serde_json::json;
 
-use crate::support::{idem, idem_answering, runtime};
+use crate::support::{folder, idem, idem_answering, runtime};
 
 const OPERATION: &str = "idem.lock/disks.compact";
 
 // Another thread renews the lease while the program blocks the one of the test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_listed_and_released_and_keeps_its_fencing_number() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     let idempotency = runtime(&url).await;
     let lock = || idempotency.lock("disks.compact").key("sda").wait("20s");

@@ -11,7 +11,8 @@ use crate::doctor;
 use crate::many;
 use crate::settle;
 use crate::support::{
-    Ended, OPERATION, TRACE, charge, idem, idem_answering, idem_logging, killed_worker, runtime,
+    Ended, OPERATION, TRACE, charge, folder, idem, idem_answering, idem_logging, killed_worker,
+    runtime,
 };
 
 /// That a change was logged: what was done to which record, by whom, and why.
@@ -194,7 +195,7 @@ async fn what_a_killed_worker_left_in_mariadb_is_found_and_settled_or_runs_again
 
 #[tokio::test]
 async fn what_a_killed_worker_left_in_sqlite_is_found_and_settled_or_runs_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     is_found_and_settled(&url).await;
     runs_again(&url).await;
@@ -309,7 +310,7 @@ async fn runs_again(url: &str) {
 
 #[tokio::test]
 async fn a_settled_error_is_what_duplicates_get() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = &format!("sqlite://{}/idem.db", dir.path().display());
     killed_worker(url, "o 1").await;
     // A key of one part may be typed as it is.

@@ -5,7 +5,7 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, PostgresServer};
 
-use crate::support::{LIMIT, idem};
+use crate::support::{LIMIT, folder, idem};
 
 macro_rules! over {
     ($module:ident, $Store:ident, $Pool:ident, $database:literal, $mark:literal, $shape:expr) => {
@@ -142,7 +142,7 @@ async fn the_printed_table_of_mariadb_is_the_one_that_migrate_makes() {
 
 #[tokio::test]
 async fn the_printed_table_of_sqlite_is_the_one_that_migrate_makes() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/shop.db?mode=rwc", dir.path().display());
     on_sqlite::all(&SqlitePool::connect(&url).await.unwrap()).await;
 }

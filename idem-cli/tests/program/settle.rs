@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::support::{
-    Ended, LEASE, OPERATION, charge, idem, idem_answering, killed_worker, runtime, until,
+    Ended, LEASE, OPERATION, charge, folder, idem, idem_answering, killed_worker, runtime, until,
 };
 
 /// The operation's type was in euros, and is in cents since version 2.
@@ -59,13 +59,13 @@ fn url_in(dir: &tempfile::TempDir) -> String {
 
 #[tokio::test]
 async fn an_outcome_of_a_later_version_is_settled_in_sqlite_and_replayed_as_it_is() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     an_outcome_of_a_later_version_is_replayed_as_it_is(&url_in(&dir)).await;
 }
 
 #[tokio::test]
 async fn the_question_of_settle_says_the_version_and_an_error_has_none() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     killed_worker(&url, "k").await;
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -103,7 +103,7 @@ async fn the_question_of_settle_says_the_version_and_an_error_has_none() {
 
 #[tokio::test]
 async fn an_outcome_that_would_be_gone_at_once_is_not_settled() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     killed_worker(&url, "k").await;
     for length in ["0s", "1us", "999us", "101y", "soon"] {
@@ -121,7 +121,7 @@ async fn an_outcome_that_would_be_gone_at_once_is_not_settled() {
 
 #[tokio::test]
 async fn a_change_that_was_made_ends_with_0_even_if_its_record_cannot_be_read_afterwards() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     killed_worker(&url, "k").await;
     let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_change_that_was_made_ends_with_0_even_if_its_record_cannot_be_read_af
 
 #[tokio::test]
 async fn an_outcome_of_another_shape_is_settled_only_with_consent() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     let idempotency = runtime(&url).await;
     // The first outcome of an operation has nothing to be compared with.
@@ -238,7 +238,7 @@ async fn the_first_outcome_of_an_operation_is_of_the_type_that_the_call_would_ha
         .await;
     }
 
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     cut_off::<Option<u32>, _>(&url, "number").await;
     let shown = idem(&url, &["show", OPERATION, "number"]).with(0).out;
@@ -277,7 +277,7 @@ async fn the_first_outcome_of_an_operation_is_of_the_type_that_the_call_would_ha
 
 #[tokio::test]
 async fn an_outcome_of_null_is_no_pattern_for_others() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     let idempotency = runtime(&url).await;
     let call = idempotency.operation(OPERATION).key("none");
@@ -292,7 +292,7 @@ async fn an_outcome_of_null_is_no_pattern_for_others() {
 
 #[tokio::test]
 async fn an_outcome_in_json_is_not_settled_among_those_of_another_codec() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     charge(&runtime(&url).await, "charged").await.unwrap();
     let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
@@ -320,7 +320,7 @@ async fn an_outcome_in_json_is_not_settled_among_those_of_another_codec() {
 
 #[tokio::test]
 async fn an_outcome_that_was_settled_by_hand_is_replaced_and_no_other() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     let idempotency = runtime(&url).await;
     killed_worker(&url, "k").await;
@@ -379,7 +379,7 @@ async fn an_outcome_that_was_settled_by_hand_is_replaced_and_no_other() {
 
 #[tokio::test]
 async fn work_that_was_done_after_all_is_recorded_when_no_attempt_is_left() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = url_in(&dir);
     let idempotency = runtime(&url).await;
     let call = || idempotency.operation(OPERATION).key("k").max_attempts(1);

@@ -10,7 +10,7 @@ use idem_core::{Abandoned, Error, Idempotency, KeyPart, UnkeptAction};
 use idem_testkit::{MariaDbServer, PostgresServer, RedisServer};
 use serde_json::{Value, json};
 
-use crate::support::{Ended, idem, idem_answering, runtime};
+use crate::support::{Ended, folder, idem, idem_answering, runtime};
 
 const PLACE: &str = "orders.place";
 const CHARGE: &str = "idem.step/orders.place/charge";
@@ -367,6 +367,6 @@ fn in_dir(dir: &tempfile::TempDir) -> String {
 
 #[tokio::test]
 async fn steps_in_sqlite_are_shown_and_end_with_their_run() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     are_shown_and_forgotten(&in_dir(&dir)).await;
 }

@@ -10,6 +10,13 @@ use idem_sqlx::sqlx::{MySqlPool, PgPool, SqlitePool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use serde_json::Value;
 
+/// Creates a folder for a file of SQLite: in memory, where that can be. On a disk that others use, a
+/// commit may take longer than a lease of these tests.
+pub(crate) fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    folder.unwrap()
+}
+
 /// The operation of the workers.
 pub(crate) const OPERATION: &str = "payments.charge";
 /// So long is a key of a killed worker not free.
@@ -126,7 +133,6 @@ pub(crate) async fn charge(idempotency: &Idempotency, key: &str) -> Result<Value
         .operation(OPERATION)
         .key(key)
         .fingerprint(&1999)
-        .lease(LEASE)
         .abandoned(Abandoned::Reject);
     let outcome = call
         .wait(Duration::ZERO)

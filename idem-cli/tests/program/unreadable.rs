@@ -9,7 +9,7 @@ use idem_testkit::RedisServer;
 use serde_json::{Value, json};
 
 use crate::many;
-use crate::support::{OPERATION, charge, idem, idem_answering, runtime};
+use crate::support::{OPERATION, charge, folder, idem, idem_answering, runtime};
 
 /// Damages the outcome of a record, whose head stays as it is.
 async fn damage(server: &RedisServer, key: &str) {
@@ -30,7 +30,7 @@ async fn an_unreadable_record_is_shown_as_such_by_its_digest_as_by_its_key() {
         .cli(&["SET", "idem:payments.charge:o-1", "text of another program"])
         .await
         .unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let sqlite = format!("sqlite://{}/idem.db", dir.path().display());
     charge(&runtime(&sqlite).await, "o-1").await.unwrap();
     let pool = sqlx::SqlitePool::connect(&sqlite).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_purge_names_and_keeps_what_it_cannot_read_and_removes_the_rest() {
 #[tokio::test]
 async fn a_purge_that_fails_halfway_says_and_notes_how_many_it_removed() {
     const MANY: u64 = 60;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = folder();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     let idempotency = runtime(&url).await;
     for number in 0..MANY {

@@ -41,7 +41,7 @@ fn revoked_under_a_running_body(strategy: &str) {
     cluster.publish(0, "", "p0");
     cluster.publish(1, "", "p1");
     let store = MemoryStore::new();
-    let idempotency = Idempotency::builder(store).lease("2s").build();
+    let idempotency = Idempotency::builder(store).lease("6s").build();
     let (idempotency, log, gate) = (Arc::new(idempotency), Log::default(), gate());
     let mut config = cluster.config();
     config.set("partition.assignment.strategy", strategy);
@@ -110,7 +110,7 @@ fn a_member_that_joins_under_load_runs_no_body_twice() {
 fn a_lost_partition_voids_its_tickets_and_the_message_comes_again_as_a_duplicate() {
     let cluster = Cluster::new();
     cluster.publish(0, "", "p0");
-    let idempotency = Idempotency::builder(MemoryStore::new()).lease("2s").build();
+    let idempotency = Idempotency::builder(MemoryStore::new()).lease("6s").build();
     let (idempotency, log, gate) = (Arc::new(idempotency), Log::default(), gate());
     let worker = worker(cluster.consumer(), "it", &idempotency, &log, &gate);
     until(|| count(&log, "begins") == 1);
@@ -162,7 +162,7 @@ fn a_body_that_does_not_end_in_time_is_stopped_and_its_message_comes_again() {
     cluster.publish(0, "", "endless");
     cluster.publish(0, "", "fine");
     let store = MemoryStore::new();
-    let idempotency = Arc::new(Idempotency::builder(store).lease("2s").build());
+    let idempotency = Arc::new(Idempotency::builder(store).lease("6s").build());
     let (log, closed) = (Log::default(), gate());
     let consumer = cluster
         .consumer()

@@ -414,19 +414,20 @@ async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_rel
         })
         .collect();
     let channel = "idem:orders:many";
+    // One whose server does not confirm it in time polls.
     let all_wait = async {
         while server
             .send::<(String, u32)>(&["PUBSUB", "NUMSUB", channel])
             .await
             .1
-            < MANY[0] * MANY[1]
+            < MANY[0] * MANY[1] * 3 / 4
         {
             tokio::time::sleep(SECOND / 50).await;
         }
     };
     timeout(30 * SECOND, all_wait)
         .await
-        .expect("every store is subscribed");
+        .expect("most stores are subscribed");
     assert_eq!(
         owner.release(&release(&first)).await.unwrap(),
         Ownership::Held

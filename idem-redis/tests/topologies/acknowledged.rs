@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use idem_core::record::{Claimed, Issued, Ownership};
 use idem_core::{Error, Idempotency, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
-use idem_testkit::{RedisCluster, RedisSentinels, RedisServer, Reply};
+use idem_testkit::{RedisSentinels, RedisServer, Reply};
 
 use crate::{
     ACKNOWLEDGED_WITHIN, FAILS_WITHIN, OWNED_AS_ISSUED, call, claim, claim_issued, commit,
-    connected, id, issue, patient, patient_builder, redis_key, until,
+    connected, id, issue, patient, patient_builder, redis_key, steady_cluster, until,
 };
 
 /// A master and one replica, without failover.
@@ -305,7 +305,7 @@ async fn no_acknowledged_commit_is_lost_at_a_fail_over() {
 
 #[tokio::test]
 async fn in_a_cluster_each_master_is_asked_for_its_own_replicas() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = connect(cluster.url()).await;
     let [mut without, mut with] = [None, None];
     let replica = cluster.nodes().last().unwrap();

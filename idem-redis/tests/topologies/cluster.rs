@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::{
     ACKNOWLEDGED_WITHIN, BUSY, FAILS_WITHIN, OWNED_AS_ISSUED, RIGHTS, SECOND, allow, calls_go_on,
     claim, claim_issued, connected, id, idempotency, issue, patient, patient_builder, redis_key,
-    refusal, until, use_everything, usual, wakes,
+    refusal, steady_cluster, until, use_everything, usual, wakes,
 };
 
 /// How often a server carried out a command in scripts or not.
@@ -202,7 +202,7 @@ async fn a_listing_goes_on_after_a_failover_and_misses_none() {
 
 #[tokio::test]
 async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = patient(cluster.url()).await;
     let claims: Vec<_> = (0..2000)
         .map(|number| claim(&format!("lease{number}")))
@@ -233,7 +233,7 @@ async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
 
 #[tokio::test]
 async fn keys_of_all_nodes_are_issued_in_one_batch_and_claimed_by_scripts_that_are_not_known() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = patient(cluster.url()).await;
     let keys: Vec<String> = (0..1200).map(|number| format!("k{number}")).collect();
     let mut issues: Vec<Issue> = keys.iter().map(|key| issue(key)).collect();
@@ -282,7 +282,7 @@ async fn keys_of_all_nodes_are_issued_in_one_batch_and_claimed_by_scripts_that_a
 
 #[tokio::test]
 async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let one = patient(cluster.url()).await;
     let other = patient(cluster.url()).await;
     for key in ["a", "b", "c", "d", "e", "f"] {
@@ -295,7 +295,7 @@ async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
 
 #[tokio::test]
 async fn urls_of_the_wrong_form_say_which_to_write_and_the_rights_that_are_documented_are_enough() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let error = refusal(patient_builder(cluster.nodes()[0].url())).await;
     assert!(error.to_string().contains("redis+cluster://"), "{error}");
     let single = RedisServer::start().await.unwrap();
@@ -313,7 +313,7 @@ async fn urls_of_the_wrong_form_say_which_to_write_and_the_rights_that_are_docum
 
 #[tokio::test]
 async fn while_all_nodes_are_connected_no_call_has_them_asked_for_their_slots() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = patient(cluster.url()).await;
     let asked = async || {
         let mut asked = 0;

@@ -7,7 +7,7 @@ use idem_testkit::{BoxError, RedisCluster, Subject, suite};
 
 #[cfg(feature = "cluster-connection")]
 use crate::SECOND;
-use crate::{ACKNOWLEDGED_WITHIN, connected, patient_builder, tell_all};
+use crate::{ACKNOWLEDGED_WITHIN, connected, no_failover, patient_builder};
 
 #[derive(Clone, Copy)]
 enum Connection {
@@ -48,17 +48,10 @@ impl Subject for Connection {
     }
 }
 
-/// Has no node of a busy machine taken for lost.
-async fn no_failover() {
-    let nodes = RedisCluster::shared().await.unwrap().nodes();
-    let setting = ["CONFIG", "SET", "cluster-node-timeout", "60000"];
-    tell_all(nodes, &setting).await;
-}
-
 #[cfg(feature = "cluster-connection")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_in_a_cluster_by_the_applications_connection() {
-    no_failover().await;
+    no_failover(RedisCluster::shared().await.unwrap()).await;
     suite::run_all(|| Connection::Applications)
         .await
         .assert_passed();
@@ -66,7 +59,7 @@ async fn the_suite_passes_in_a_cluster_by_the_applications_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_where_replicas_acknowledge() {
-    no_failover().await;
+    no_failover(RedisCluster::shared().await.unwrap()).await;
     suite::run_all(|| Connection::Replicated)
         .await
         .assert_passed();

@@ -2,9 +2,11 @@
 
 use idem_core::{Idempotency, Store as _};
 use idem_redis::{RedisNode, RedisStore};
-use idem_testkit::{RedisCluster, RedisSentinels, RedisServer};
+use idem_testkit::{RedisSentinels, RedisServer};
 
-use crate::{RIGHTS, SECOND, allow, calls_go_on, claim, connected, refusal, use_everything};
+use crate::{
+    RIGHTS, SECOND, allow, calls_go_on, claim, connected, refusal, steady_cluster, use_everything,
+};
 
 #[tokio::test]
 async fn sentinels_of_a_list_have_their_own_logins_and_a_failover_is_followed() {
@@ -50,7 +52,7 @@ async fn sentinels_of_a_list_have_their_own_logins_and_a_failover_is_followed() 
 
 #[tokio::test]
 async fn nodes_of_a_list_have_one_login_or_their_own_and_the_others_are_found() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let rights = format!("{RIGHTS} +cluster|slots +asking");
     for (number, node) in cluster.nodes().iter().enumerate() {
         // The first node has a password of its own.

@@ -36,7 +36,7 @@ use idem_core::record::{
 };
 use idem_core::{CodecId, Idempotency, Key, Store as _, StoreError, StoreErrorKind};
 use idem_redis::{RedisStore, RedisStoreBuilder};
-use idem_testkit::{RedisServer, Reply};
+use idem_testkit::{RedisCluster, RedisServer, Reply};
 
 use self::patience::{connected, patient, patient_builder, usual};
 use self::still::{until, within};
@@ -49,6 +49,18 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(2500);
 /// The rights that the crate's documentation lists, and nothing more.
 const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load \
     +subscribe +unsubscribe +publish +ping +info +time";
+
+/// A cluster that takes no node of a busy machine for lost.
+async fn steady_cluster() -> RedisCluster {
+    let cluster = RedisCluster::start().await.unwrap();
+    no_failover(&cluster).await;
+    cluster
+}
+
+async fn no_failover(cluster: &RedisCluster) {
+    let setting = ["CONFIG", "SET", "cluster-node-timeout", "60000"];
+    tell_all(cluster.nodes(), &setting).await;
+}
 
 /// Makes a user of these rights, whose password is `secret`.
 async fn allow(server: &RedisServer, rights: &str) {

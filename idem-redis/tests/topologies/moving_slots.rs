@@ -14,7 +14,7 @@ use idem_testkit::{RedisCluster, RedisServer, Reply};
 use crate::cluster::{Begun, count, tell};
 use crate::{
     ACKNOWLEDGED_WITHIN, BUSY, OWNED_AS_ISSUED, SECOND, call, claim, claim_issued, commit,
-    connected, id, issue, patient, patient_builder, redis_key,
+    connected, id, issue, patient, patient_builder, redis_key, steady_cluster,
 };
 
 /// A slot on its way from one master to another.
@@ -62,7 +62,7 @@ fn neighbour(of: &str) -> String {
 
 #[tokio::test]
 async fn a_listing_has_the_records_of_a_slot_that_moves_to_a_node_which_it_has_left() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = patient(cluster.url()).await;
     for number in 0..300 {
         store.claim(&claim(&number.to_string())).await.unwrap();
@@ -100,7 +100,7 @@ async fn a_listing_has_the_records_of_a_slot_that_moves_to_a_node_which_it_has_l
 
 #[tokio::test]
 async fn leases_are_renewed_while_their_slot_moves() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = patient(cluster.url()).await;
     // One that has not gone yet, one that has, and others.
     let mut claims = vec![claim("1"), claim(&neighbour("1"))];
@@ -135,7 +135,7 @@ async fn leases_are_renewed_while_their_slot_moves() {
 
 #[tokio::test]
 async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_its_slot_moves() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let builder = patient_builder(cluster.url()).replicas(1, ACKNOWLEDGED_WITHIN);
     let store = connected(builder).await;
     let stays = claim("1");
@@ -194,7 +194,7 @@ async fn keys(node: &RedisServer, slot: &str) -> i64 {
 
 #[tokio::test]
 async fn a_slot_that_moves_is_followed_without_an_error() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = patient(cluster.url()).await;
     let idempotency = Idempotency::new(patient(cluster.url()).await);
     let first = claim("1");
@@ -260,7 +260,7 @@ async fn a_slot_that_moves_is_followed_without_an_error() {
 
 #[tokio::test]
 async fn keys_are_issued_and_claimed_while_their_slot_moves() {
-    let cluster = RedisCluster::start().await.unwrap();
+    let cluster = steady_cluster().await;
     let store = patient(cluster.url()).await;
     let all_issued = async |all: &[Issue]| {
         for answer in store.issue(all).await {

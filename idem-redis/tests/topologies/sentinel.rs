@@ -10,7 +10,8 @@ use idem_testkit::{RedisSentinels, Reply};
 
 use crate::{
     ACKNOWLEDGED_WITHIN, BUSY, RIGHTS, SECOND, allow, call, calls_go_on, claim, connected, id,
-    idempotency, patient, patient_builder, redis_key, refusal, until, use_everything, usual, wakes,
+    idempotency, patient, patient_builder, redis_key, refusal, tell_all, until, use_everything,
+    usual, wakes,
 };
 
 #[tokio::test]
@@ -106,6 +107,8 @@ async fn sentinels_that_are_dead_or_silent_are_passed_over() {
 #[tokio::test]
 async fn the_rights_that_are_documented_are_enough_and_what_is_wrong_is_refused() {
     let redis = RedisSentinels::start().await.unwrap();
+    let setting = "SENTINEL SET main down-after-milliseconds 60000";
+    tell_all(redis.sentinels(), &setting.split(' ').collect::<Vec<_>>()).await;
     let url = redis.url().replace("/main", "/other");
     let error = refusal(patient_builder(url)).await;
     assert!(error.to_string().contains("`other`"), "{error}");

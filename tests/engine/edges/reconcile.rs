@@ -37,7 +37,8 @@ async fn is_abandoned(idempotency: &Idempotency, key: &'static str) {
 }
 
 async fn crash(idempotency: &Idempotency, key: &'static str) {
-    drop(call(idempotency, key).begin().await.unwrap());
+    let begun = call(idempotency, key).lease(LEASE * 3).begin().await;
+    drop(begun.unwrap());
     is_abandoned(idempotency, key).await;
 }
 

@@ -48,7 +48,7 @@ fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() 
         let long = idempotency
             .operation("op")
             .key("k")
-            .lease(LEASE * 3)
+            .lease(LEASE * 6)
             .run(async || {
                 // One comes after each third of the lease.
                 faults.reached(Step::Renew, 4).await;
@@ -79,7 +79,7 @@ fn p1_leases_are_renewed_where_all_threads_for_blocking_work_are_busy() {
         idempotency
             .operation("edges")
             .key("busy")
-            .lease(LEASE * 3)
+            .lease(LEASE * 6)
             .run(body)
             .await
     });
@@ -177,7 +177,7 @@ fn p1_the_first_body_of_a_tokio_runtime_blocks_its_thread_and_its_lease_is_renew
     let runtime = builder.worker_threads(2).enable_all().build().unwrap();
     let (idempotency, faults) = faulty(&MemoryStore::new());
     let body = async move || {
-        for _ in 0..1_000 {
+        for _ in 0..2_000 {
             if faults.calls(Step::Renew) >= 2 {
                 return Res::Ok(7);
             }
@@ -186,7 +186,7 @@ fn p1_the_first_body_of_a_tokio_runtime_blocks_its_thread_and_its_lease_is_renew
         panic!("it is not renewed")
     };
     let call = idempotency.operation("edges").key("blocks");
-    let call = runtime.spawn(call.lease(LEASE * 3).run(body));
+    let call = runtime.spawn(call.lease(LEASE * 6).run(body));
     let outcome = runtime.block_on(call).unwrap();
     assert_eq!(outcome.unwrap().into_inner(), 7);
 }

@@ -225,12 +225,12 @@ crate::over_all_stores! {
         let one = builder.build();
         let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
-        let brief = |idempotency| lock(idempotency, "locks.kept").keep("1s").lease(LEASE);
+        let brief = |idempotency| lock(idempotency, "locks.kept").keep("1s").lease(LEASE * 3);
         let dead = brief(&one).acquire().await.unwrap();
         assert_eq!(dead.fencing_number(), 1);
         std::mem::forget(dead);
         // For longer than two leases, which every record is kept, and less than ten.
-        tokio::time::sleep(LEASE * 3).await;
+        tokio::time::sleep(LEASE * 7).await;
         let next = brief(&two).acquire().await.unwrap();
         assert_eq!(next.fencing_number(), 2);
     }

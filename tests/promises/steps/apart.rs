@@ -70,7 +70,7 @@ over_all_stores! {
         };
         let placed = order().run(|| async {
             let begun = Notify::new();
-            let dropped = idem::step_with("charge").lease(LEASE).run(async || {
+            let dropped = idem::step_with("charge").lease(LEASE * 3).run(async || {
                 begun.notify_one();
                 pending::<Result<u32, Failure>>().await
             });
@@ -81,7 +81,7 @@ over_all_stores! {
             Ok::<_, Failure>(0)
         });
         placed.await.unwrap();
-        tokio::time::sleep(LEASE).await;
+        tokio::time::sleep(LEASE * 3).await;
         assert!(place_anew(order, &shop).await);
         assert_eq!(shop.effects(), EFFECTS);
     }

@@ -19,7 +19,7 @@ over_all_stores! {
     async fn p1_a_body_that_works_for_longer_than_ttl_and_hold_and_dies_does_not_charge_again(
         world: World,
     ) {
-        let lease = LEASE * 2;
+        let lease = LEASE * 4;
         let shop = Shop::failing(1);
         let order = |idempotency| order(idempotency, "runs.dies").lease(lease);
         let one = world.process().await;

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use self::sqlx::mysql::MySqlPool;
 use self::sqlx::postgres::PgPool;
-use self::sqlx::sqlite::SqlitePool;
+use super::file;
 use crate::v09::driver::dialect::Dialect;
 use crate::v09::driver::dialect::mysql::Mysql;
 use crate::v09::driver::dialect::postgres::Postgresql;
@@ -28,7 +28,7 @@ use crate::v09::driver::store::{MySqlStore, PostgresStore, SqliteStore, admin, s
 use crate::v09::driver::transaction;
 use crate::v09::sqlx;
 
-/// Of an owner that stays alive.
+/// Of an owner that stays alive. A step may take as long.
 const LEASE: Duration = Duration::from_secs(30);
 /// Of an owner that is taken over.
 const SHORT: Duration = Duration::from_secs(3);
@@ -43,7 +43,11 @@ const TABLE: [&str; 2] = [
 /// A store of whose clock this is the time.
 fn executor<D: Dialect>(pool: sqlx::Pool<D::Db>, now: &str, set: &str) -> Arc<Executor<D>> {
     let [now, set] = [now, set].map(str::to_owned);
-    Executor::with_dialect(pool, &Settings::default(), move |dialect: &mut D| {
+    let settings = Settings {
+        limit: LEASE,
+        ..Settings::default()
+    };
+    Executor::with_dialect(pool, &settings, move |dialect: &mut D| {
         dialect.rewrite(&|text| text.replace(&now, &set));
     })
 }
@@ -133,7 +137,8 @@ async fn p1_an_owner_outlives_a_postgres_whose_clock_is_set_ahead() {
     const NOW: &str = "statement_timestamp()";
     let server = PostgresServer::start().await.unwrap();
     let pool = PgPool::connect(&server.url()).await.unwrap();
-    PostgresStore::new(pool.clone()).migrate().await.unwrap();
+    let store = PostgresStore::builder(pool.clone()).time_limit(LEASE);
+    store.build().migrate().await.unwrap();
     for text in TABLE {
         sqlx::query(text).execute(&pool).await.unwrap();
     }
@@ -150,7 +155,8 @@ async fn p1_an_owner_outlives_a_mariadb_whose_clock_is_set_ahead() {
     const NOW: &str = "UTC_TIMESTAMP(6)";
     let server = MariaDbServer::start().await.unwrap();
     let pool = MySqlPool::connect(&server.url()).await.unwrap();
-    MySqlStore::new(pool.clone()).migrate().await.unwrap();
+    let store = MySqlStore::builder(pool.clone()).time_limit(LEASE);
+    store.build().migrate().await.unwrap();
     for text in TABLE {
         sqlx::query(text).execute(&pool).await.unwrap();
     }
@@ -165,14 +171,9 @@ async fn p1_an_owner_outlives_a_mariadb_whose_clock_is_set_ahead() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_an_owner_outlives_a_host_whose_clock_is_set_ahead_under_sqlite() {
     const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
-    let dir = tempfile::tempdir().unwrap();
-    let pool = SqlitePool::connect(&format!(
-        "sqlite://{}/idem.db?mode=rwc",
-        dir.path().display()
-    ))
-    .await
-    .unwrap();
-    SqliteStore::new(pool.clone()).migrate().await.unwrap();
+    let (_dir, pool) = file().await;
+    let store = SqliteStore::builder(pool.clone()).time_limit(LEASE);
+    store.build().migrate().await.unwrap();
     for text in TABLE {
         sqlx::query(text).execute(&pool).await.unwrap();
     }

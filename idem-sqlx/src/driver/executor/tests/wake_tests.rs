@@ -13,9 +13,13 @@ use idem_core::store::record::{
 use idem_testkit::{MariaDbServer, PostgresServer};
 use tokio::time::timeout;
 
+use self::sqlx::mysql::MySqlPool;
+use self::sqlx::postgres::PgPool;
+use super::file;
 use crate::v09::driver::dialect::Dialect;
 use crate::v09::driver::executor::Executor;
 use crate::v09::driver::store::{MySqlStore, PostgresStore, SqliteStore, steps, wait};
+use crate::v09::sqlx;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);
@@ -74,7 +78,8 @@ async fn wakes_at_each_end<D: Dialect>(executor: &Arc<Executor<D>>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_on_postgres_is_woken_by_its_own_process_without_messages() {
     let server = PostgresServer::start().await.unwrap();
-    let store = PostgresStore::connect(server.url()).await.unwrap();
+    let pool = PgPool::connect(&server.url()).await.unwrap();
+    let store = PostgresStore::builder(pool).time_limit(LONG).build();
     store.migrate().await.unwrap();
     store.0.disable_messages();
     wakes_at_each_end(&store.0).await;
@@ -83,16 +88,16 @@ async fn a_waiter_on_postgres_is_woken_by_its_own_process_without_messages() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_on_mariadb_is_woken_by_its_own_process() {
     let server = MariaDbServer::start().await.unwrap();
-    let store = MySqlStore::connect(server.url()).await.unwrap();
+    let pool = MySqlPool::connect(&server.url()).await.unwrap();
+    let store = MySqlStore::builder(pool).time_limit(LONG).build();
     store.migrate().await.unwrap();
     wakes_at_each_end(&store.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_on_sqlite_is_woken_by_its_own_process() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::connect(format!("sqlite://{}/idem.db", dir.path().display()))
-        .await
-        .unwrap();
+    let (_dir, pool) = file().await;
+    let store = SqliteStore::builder(pool).time_limit(LONG).build();
+    store.migrate().await.unwrap();
     wakes_at_each_end(&store.0).await;
 }
