@@ -245,7 +245,7 @@ async fn p8_a_detached_body_dies_with_its_process_as_in_a_crash() {
         .unwrap();
     assert_eq!((info.state, info.attempt), (RecordState::InFlight, 1));
     owner.kill().await;
-    // A body that went on would commit its 1 while this caller waits.
+    // A body that went on would keep the key for longer than this caller waits.
     assert_eq!(
         at(&idempotency, "detached")
             .run(async || Res::Ok(attempt()))

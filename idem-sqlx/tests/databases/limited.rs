@@ -10,10 +10,13 @@ use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 use crate::failed::Failed;
-use crate::{LONG, Server as _, TWO_SECONDS, connected, order, refusal, runtime, until};
+use crate::{LONG, Server as _, connected, order, refusal, runtime, until};
 
 /// Longer than the connections let a statement take.
 const HELD: Duration = Duration::from_secs(7);
+
+/// Of a step that is to be given up.
+const LIMIT: Duration = Duration::from_secs(2);
 
 macro_rules! over {
     (
@@ -87,7 +90,7 @@ macro_rules! over {
             async fn a_claim_that_was_given_up_is_not_carried_out_when_its_lock_is_free() {
                 let server = <$Server>::empty().await;
                 let pool = $PoolOptions::new().connect(&server.url()).await.unwrap();
-                let store = $Store::builder(pool.clone()).time_limit(TWO_SECONDS).build();
+                let store = $Store::builder(pool.clone()).time_limit(LIMIT).build();
                 crate::connected(async || store.migrate().await).await;
                 let idempotency = runtime(store.clone());
                 for key in ["new", "released"] {

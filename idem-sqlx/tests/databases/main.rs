@@ -178,12 +178,18 @@ async fn connected<S, E: std::fmt::Debug>(connect: impl AsyncFn() -> Result<S, E
 /// The answer of a call, which may need several tries if its store has the usual limits: they are
 /// short for a machine that does much else. No other error is left out.
 async fn answer<T>(call: impl AsyncFn() -> Result<T, idem_core::Error>) -> T {
-    loop {
-        match call().await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(error.to_string().contains(" within "), "{error}"),
+    let answered = async {
+        loop {
+            match call().await {
+                Ok(answer) => return answer,
+                Err(error) => assert!(
+                    error.is_retryable() && error.to_string().contains(" within "),
+                    "{error}"
+                ),
+            }
         }
-    }
+    };
+    tokio::time::timeout(LONG, answered).await.unwrap()
 }
 
 /// The error of a call, which says why; after such tries.

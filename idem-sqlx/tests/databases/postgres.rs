@@ -1,15 +1,17 @@
 //! Transactions of PostgreSQL alone.
 
+use std::time::Duration;
+
 use idem_core::{Error, Idempotency};
 use idem_sqlx::PostgresStore;
 use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_sqlx::sqlx::{self, Postgres, Transaction};
 use idem_testkit::{PostgresServer, Proxy};
 
-use crate::TWO_SECONDS;
 use crate::failed::Failed;
 use crate::own::Database;
 use crate::pools::{insert, postgres};
+use crate::{LONG, TWO_SECONDS, until};
 
 #[tokio::test]
 async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_recorded() {
@@ -84,14 +86,16 @@ async fn an_annotated_function_records_in_the_transaction_and_can_be_spawned() {
     assert_eq!(rows, 1);
 }
 
+/// Longer than a transaction waits for a connection, over a store of the usual limit.
+const SLOW: Duration = Duration::from_millis(2500);
+
 #[tokio::test]
 async fn a_transaction_waits_for_a_slow_connection_as_its_store_says() {
     let database = Database::<PostgresServer>::create().await;
     let store = database.store().await;
     let address = format!("127.0.0.1:{}", database.port());
     let proxy = Proxy::start_opaque(&address).await.unwrap();
-    // Longer than a store of the usual limit waits.
-    proxy.delay_connections(TWO_SECONDS * 5 / 4);
+    proxy.delay_connections(SLOW);
     let url = database.url_through(proxy.address().port());
     let pool = PgPoolOptions::new().connect_lazy(&url).unwrap();
     let idempotency = Idempotency::new(store);
@@ -100,21 +104,57 @@ async fn a_transaction_waits_for_a_slow_connection_as_its_store_says() {
     assert_eq!(called.await.unwrap().into_inner(), 7);
 }
 
+/// The pool asks a connection that was idle whether it is alive, and sets no limit.
+#[tokio::test]
+async fn a_transaction_does_not_wait_longer_for_a_silent_connection_than_for_a_new_one() {
+    let database = Database::<PostgresServer>::create().await;
+    let idempotency = Idempotency::new(database.own_store().await);
+    let address = format!("127.0.0.1:{}", database.port());
+    let proxy = Proxy::start_opaque(&address).await.unwrap();
+    let url = database.url_through(proxy.address().port());
+    let pool = PgPoolOptions::new().max_connections(1);
+    let pool = pool.connect(&url).await.unwrap();
+    until("it is idle", async || pool.num_idle() == 1).await;
+    proxy.delay(LONG);
+    let called = idempotency.operation("tx").key("silent");
+    let called = called.transaction(&pool, async |_| Ok::<u32, Error>(7));
+    let error = called.await.unwrap_err().to_string();
+    assert!(error.contains(" within 1.8s"), "{error}");
+}
+
+/// A connection that was returned, and that nobody has taken yet whose turn it is, is idle. It is no
+/// sign that the database is away.
 #[tokio::test]
 async fn a_transaction_waits_for_its_turn_at_a_busy_pool_longer_than_for_a_connection() {
     let database = Database::<PostgresServer>::create().await;
     let idempotency = Idempotency::new(database.own_store().await);
     let pool = PgPoolOptions::new().max_connections(1);
     let pool = pool.connect(&database.url()).await.unwrap();
-    let held = pool.acquire().await.unwrap();
-    let called = idempotency.operation("tx").key("busy");
-    let called = called.transaction(&pool, async |_| Ok::<u32, Error>(7));
-    let returns = async {
-        tokio::time::sleep(TWO_SECONDS * 5 / 4).await;
-        drop(held);
-    };
-    let (called, ()) = tokio::join!(called, returns);
-    assert_eq!(called.unwrap().into_inner(), 7);
+    for returned in ["before", "meanwhile"] {
+        let held = pool.acquire().await.unwrap();
+        let mut has_turn = Box::pin(pool.acquire());
+        // Polled once, it stands in the queue, and is left alone there.
+        let queued = tokio::time::timeout(Duration::ZERO, has_turn.as_mut());
+        assert!(queued.await.is_err());
+        let mut held = Some(held);
+        let mut returns = async || {
+            drop(held.take());
+            until("it is idle", async || pool.num_idle() == 1).await;
+        };
+        if returned == "before" {
+            returns().await;
+        }
+        let called = idempotency.operation("tx").key(returned);
+        let called = called.transaction(&pool, async |_| Ok::<u32, Error>(7));
+        let others = async {
+            tokio::time::sleep(SLOW / 10).await;
+            returns().await;
+            tokio::time::sleep(SLOW).await;
+            drop(has_turn);
+        };
+        let (called, ()) = tokio::join!(called, others);
+        assert_eq!(called.unwrap().into_inner(), 7, "{returned}");
+    }
 }
 
 mod quiet {

@@ -6,7 +6,7 @@ use idem_core::Idempotency;
 use idem_testkit::PostgresServer;
 
 use crate::own::Database;
-use crate::{LONG, Server as _, answer, over_both_servers, runtime, until};
+use crate::{LONG, Server as _, over_both_servers, runtime, until};
 
 /// A waiter that gets no message reads at the beginning and after one second, and then not before
 /// two: so its answer would come 850 ms after the end of the body.
@@ -47,11 +47,13 @@ async fn answered_after_wait(
     });
     let waiting = async {
         begins.await.unwrap();
-        let called = async || {
-            let call = waiter.operation("orders").key(key).wait(LONG);
-            call.run(async || Ok::<_, idem_core::Error>(2)).await
-        };
-        assert_eq!(answer(called).await.into_inner(), 1);
+        let answer = waiter
+            .operation("orders")
+            .key(key)
+            .wait(LONG)
+            .run(async || Ok::<_, idem_core::Error>(2))
+            .await;
+        assert_eq!(answer.unwrap().into_inner(), 1);
         Instant::now()
     };
     let owner = async {

@@ -47,8 +47,7 @@ use super::dialect::{Conn, Dialect, ErrorClass, Schema};
 use crate::table::Table;
 use crate::waiters::LocalWaiters;
 
-/// How long connecting may take at the start, and at least for a transaction. No step waits longer
-/// there.
+/// How long the first connection of a store may take, and the least that a transaction waits for one.
 pub(crate) const CONNECT_WAIT: Duration = Duration::from_millis(1800);
 /// How much longer the caller waits for the runtime that carries the step out.
 const GRACE: Duration = Duration::from_millis(100);
@@ -76,6 +75,9 @@ pub(crate) struct Executor<D: Dialect> {
     pub(crate) clock: Arc<DatabaseClock>,
     pub(crate) duplicates: Arc<Duplicates>,
     pub(crate) limit: Duration,
+    /// How long a transaction waits for a connection that it opens, and then for an answer. Twice as
+    /// long as a step, so a limit for a slow database holds there too.
+    pub(crate) connect_wait: Duration,
     pub(crate) connections: ConnectionPool<D>,
     table: TableCheck,
     parsed: Table,
@@ -139,6 +141,7 @@ impl<D: Dialect> Executor<D> {
             clock: Arc::new(DatabaseClock::new(connections.place().to_owned())),
             duplicates: Arc::default(),
             limit: settings.limit,
+            connect_wait: settings.limit.saturating_mul(2).max(CONNECT_WAIT),
             connections,
             table: check,
             parsed: table,
@@ -147,12 +150,6 @@ impl<D: Dialect> Executor<D> {
             background: BackgroundTasks::default(),
             stale_begins: AtomicU32::new(0),
         })
-    }
-
-    /// How long a transaction waits for a connection that it opens, and for the answer to its BEGIN.
-    /// Twice as long as a step, so a limit for a slow database holds there too.
-    pub(crate) fn connect_wait(&self) -> Duration {
-        self.limit.saturating_mul(2).max(CONNECT_WAIT)
     }
 
     fn options(&self, resend: Resend) -> StepOptions {

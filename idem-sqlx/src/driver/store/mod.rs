@@ -150,7 +150,7 @@ macro_rules! store {
             /// Zero fails every step. A connection that takes longer to open is opened all the
             /// same, for up to 5 s in all, and serves a later step. `transaction` waits twice as
             /// long for one that it opens in its pool, and for the answer to its `BEGIN`: 1.8 s at
-            /// least.
+            /// least, and at most the `acquire_timeout` of the pool.
             ///
             /// In a burst, a step also waits for its turn, up to ten times as long, while the
             /// database answers earlier steps. If it answers none within this limit, the step

@@ -1,7 +1,7 @@
 //! Begins transactions, and reads what makes one needless.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -29,8 +29,7 @@ use crate::row::FoundRow;
 pub(crate) async fn begin<D: Dialect>(
     pool: &Pool<D::Db>,
 ) -> Result<Began<Opened<Transaction<'static, D::Db>>>, StoreError> {
-    let transaction = begin_with::<D>(pool, D::BEGIN_AS_WRITER).await?;
-    let row = None;
+    let (transaction, row) = (begin_with::<D>(pool, D::BEGIN_AS_WRITER).await?, None);
     Ok(Began::Owner(Opened { transaction, row }))
 }
 
@@ -74,12 +73,11 @@ async fn begin_for<D: Dialect>(
     pool: &Pool<D::Db>,
     id: &RecordId,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
-    let is_used_once = executor.close_stale(pool);
     let statement = match executor.within.naming(id) {
         Some(name) => Some(composed(format!("{name}; START TRANSACTION"))),
         None => D::BEGIN_AS_WRITER.map(fixed),
     };
-    begin_by::<D>(pool, statement, is_used_once, executor.connect_wait()).await
+    begin_by(Some(executor), pool, statement).await
 }
 
 /// Begins a transaction with a claim that expects nothing and waits for nobody. `None`: it has
@@ -91,9 +89,7 @@ async fn begin_at_once<D: Dialect>(
     claim: &Claim,
     first: &InFlight,
 ) -> Result<Opened<Transaction<'static, D::Db>>, StoreError> {
-    let is_used_once = executor.close_stale(pool);
-    let (statement, wait) = (D::BEGIN_AS_WRITER.map(fixed), executor.connect_wait());
-    let mut transaction = begin_by::<D>(pool, statement, is_used_once, wait).await?;
+    let mut transaction = begin_by(Some(executor), pool, D::BEGIN_AS_WRITER.map(fixed)).await?;
     match claim_at_once(executor, &mut transaction, claim, first).await {
         Ok(row @ Some(_)) => return Ok(Opened { transaction, row }),
         Err(error) if matches!(classify::<D>(&error), ErrorClass::Refused(_)) => {
@@ -122,17 +118,16 @@ async fn find_outcome<D: Dialect>(
         return Ok(None);
     }
     let place = D::place(&pool.connect_options());
-    let wait = executor.connect_wait();
+    let wait = executor.connect_wait;
     let mut connection = connected::<D>(pool, &place, wait).await?;
     if Manager::<D>::get_transaction_depth(&connection) > 0 {
         return Ok(None);
     }
+    let late = |_| errors::timed_out::<D>(&place, wait).unsent();
     let finding = executor.within.find(&mut connection, &claim.id);
     let found = match D::BEGIN_AS_WRITER {
         Some(_) => finding.await,
-        None => timeout(wait, finding)
-            .await
-            .map_err(|_| errors::timed_out::<D>(&place, wait).unsent())?,
+        None => timeout(wait, finding).await.map_err(late)?,
     };
     // A read that fails, or cannot be understood, is left to the claim: it meets the same error, or
     // a connection that works.
@@ -162,7 +157,7 @@ pub(crate) async fn begin_with<D: Dialect>(
     pool: &Pool<D::Db>,
     statement: Option<&'static str>,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
-    begin_by::<D>(pool, statement.map(fixed), false, CONNECT_WAIT).await
+    begin_by::<D>(None, pool, statement.map(fixed)).await
 }
 
 #[allow(
@@ -170,12 +165,14 @@ pub(crate) async fn begin_with<D: Dialect>(
     reason = "how long a caller waited, compared with nothing of the database"
 )]
 async fn begin_by<D: Dialect>(
+    executor: Option<&Executor<D>>,
     pool: &Pool<D::Db>,
     statement: Option<Beginning>,
-    is_used_once: bool,
-    wait: Duration,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
+    let is_used_once = executor.is_some_and(|executor| executor.close_stale(pool));
+    let wait = executor.map_or(CONNECT_WAIT, |executor| executor.connect_wait);
     let place = D::place(&pool.connect_options());
+    let late = |_| errors::timed_out::<D>(&place, wait).unsent();
     // After a restart of the server, each idle connection of the pool is lost.
     let mut losses = pool.options().get_max_connections().saturating_add(1);
     loop {
@@ -196,7 +193,7 @@ async fn begin_by<D: Dialect>(
             Some(_) => beginning.await,
             None => timeout(wait, ToItsEnd::new(beginning))
                 .await
-                .map_err(|_| errors::timed_out::<D>(&place, wait).unsent())?,
+                .map_err(late)?,
         };
         match begun {
             Ok(transaction) => return Ok(transaction),
@@ -268,25 +265,29 @@ fn not_begun<D: Dialect>(place: &str, waited: Duration, error: sqlx::Error) -> S
 }
 
 /// Waits for a connection as long as the pool is configured to, unless the database is unreachable:
-/// then for `wait`.
+/// then for `wait`. It is taken for reachable if this call first has to wait for its turn.
 async fn connected<D: Dialect>(
     pool: &Pool<D::Db>,
     place: &str,
     wait: Duration,
 ) -> Result<PoolConnection<D::Db>, StoreError> {
     let has_room = || pool.size() < pool.options().get_max_connections();
-    // Then this call opens the connection, which counts as one in use.
-    let opens = has_room() || has_idle(pool);
-    let mut acquiring = std::pin::pin!(pool.acquire());
+    let failed = |error| errors::unconnected::<D>(place, error).unsent();
+    let (may_open, may_test, idle) = (has_room(), has_idle(pool), pool.num_idle());
+    let mut acquiring = pin!(pool.acquire());
+    let first = poll_fn(|context| Poll::Ready(acquiring.as_mut().poll(context))).await;
+    if let Poll::Ready(acquired) = first {
+        return acquired.map_err(failed);
+    }
+    // It opens a connection, or tests one that was idle. One that still is idle belongs to another
+    // call, whose turn came before.
+    let has_turn = may_open || may_test && pool.num_idle() < idle;
     loop {
-        match timeout(wait, acquiring.as_mut()).await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => return Err(errors::unconnected::<D>(place, error).unsent()),
-            // One that is idle now is on its way to a call.
-            Err(_) if opens || has_room() => {
-                return Err(errors::unconnected_in_time::<D>(place, wait, false).unsent());
-            }
-            Err(_) => {}
+        if let Ok(acquired) = timeout(wait, acquiring.as_mut()).await {
+            return acquired.map_err(failed);
+        }
+        if has_turn || has_room() {
+            return Err(errors::unconnected_in_time::<D>(place, wait, false).unsent());
         }
     }
 }
